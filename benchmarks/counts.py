@@ -37,9 +37,7 @@ HOT = (
     "rawlog.formats.kafka.log.kernels.records",
     "rawlog.formats.kafka.log.kernels.encode",
     "rawlog.formats.rocketmq.kernels.entries",
-    "rawlog.formats.rocketmq.kernels.fill",
     "rawlog.formats.ambry.kernels.messages",
-    "rawlog.formats.ambry.kernels.records",
     "rawlog.kernels.gather",
     "rawlog.kernels.crc",
 )

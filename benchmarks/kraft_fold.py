@@ -14,9 +14,9 @@ from data import START_MS
 from harness import Bench, JavaLoop, Peer, Way, Work, case, main
 
 from rawlog.formats.kafka.cluster.metadata_log import clusters
-from rawlog.formats.kafka.cluster.paths import is_metadata_log
 from rawlog.formats.kafka.cluster.writer import encode_batch
 from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.formats.kafka.paths import is_metadata_log
 from rawlog.verbs.cat import open as open_log
 from tests.services.kafka import KAFKA_4
 

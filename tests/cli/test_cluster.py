@@ -227,7 +227,7 @@ def drawn(page: Path) -> bytes:
 def test_a_record_of_a_newer_version_hides_its_secrets_too() -> None:
     from rawlog.formats.kafka.cluster.metadata import raw_row
     from rawlog.formats.kafka.internal.messages import encode_framed
-    from rawlog.formats.kafka.log.secrets import hide_secrets
+    from rawlog.formats.kafka.log.segment import hide_secrets
 
     user = {"name": "a", "mechanism": 1, "salt": b"salty", "storedKey": b"key", "serverKey": b"server", "iterations": 1}
     value = encode_framed("UserScramCredentialRecord", user)

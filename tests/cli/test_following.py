@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from rawlog import registry
-from rawlog.reading.follow import Following
+from rawlog.reading.follow import Following, last_rows
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
-from rawlog.reading.tail import last_rows
 from rawlog.reading.tree import open_tree
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
 from tests.data.golden import golden_path

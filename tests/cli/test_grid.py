@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.cli import cli, grid, output
-from rawlog.cli.grid import GridPrinter, fit_widths, width_of
+from rawlog.cli import cli, output
+from rawlog.cli.output import GridPrinter, fit_widths, width_of
 from rawlog.cli.printers import report
 from tests.data.golden import GOLDEN
 
@@ -85,7 +85,7 @@ def test_piped_tables_are_bounded() -> None:
                 printer.begin(batch.schema)
                 printer.write(batch)
     bounded, whole = lines[1], lines[3]
-    assert len(bounded) < 2 * grid.MOST
+    assert len(bounded) < 2 * output.MOST
     assert len(whole) > 5000
 
 

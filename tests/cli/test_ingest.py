@@ -17,7 +17,7 @@ import pytest
 
 import rawlog
 from rawlog.cli.logs import Bar
-from rawlog.lakes.values import IngestResult
+from rawlog.lakes.ingest_plan import IngestResult
 from rawlog.model.job import Progress
 from tests.data import duck
 from tests.data.golden import golden_path

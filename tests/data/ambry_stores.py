@@ -8,10 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import lz4.block
+import zstandard
+
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
+from rawlog.formats.ambry.structures import Chunk
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
 from rawlog.io.output import Folder
 from rawlog.reading.tree import open_tree
@@ -84,3 +88,19 @@ def write_small(target: Path) -> Path:
             writer.append(message)
         writer.close()
     return target
+
+
+def make_metadata(version: int, chunks: list[Chunk], chunk_size: int | None = None) -> bytes:
+    """The content of a metadata blob."""
+    total = sum(chunk.size for chunk in chunks)
+    if version == 3:
+        body = b"".join(chunk.size.to_bytes(8, "big") + chunk.key for chunk in chunks)
+        return (3).to_bytes(2, "big") + total.to_bytes(8, "big") + len(chunks).to_bytes(4, "big") + body
+    size = chunk_size or chunks[0].size
+    return (2).to_bytes(2, "big") + size.to_bytes(4, "big") + total.to_bytes(8, "big") + b"".join(c.key for c in chunks)
+
+
+def make_envelope(algorithm: str, content: bytes) -> bytes:
+    """Content compressed as the router does: with LZ4 or ZSTD."""
+    packed = lz4.block.compress(content, store_size=False) if algorithm == "LZ4" else zstandard.compress(content)
+    return bytes([1, len(algorithm)]) + algorithm.encode() + len(content).to_bytes(4, "big") + packed

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import rawlog
 from rawlog.engines import choice
 from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.ingest_plan import IngestResult
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import known_tables
 from rawlog.lakes.payload import ROW, SPLIT
-from rawlog.lakes.values import IngestResult
 from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 

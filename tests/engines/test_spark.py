@@ -38,7 +38,7 @@ def test_results_come_in_order(spark: SparkSession) -> None:
 def test_a_jvm_that_has_ended_is_named() -> None:
     """Its connection is refused then, and that was an internal error: the description of the job could not be taken back either."""
     from rawlog.engines.spark.engine import _describe
-    from rawlog.engines.spark.errors import reason
+    from rawlog.engines.spark.session import reason
 
     assert reason(ConnectionRefusedError(111, "Connection refused")) == "its JVM has ended"
 

@@ -30,10 +30,10 @@ from rawlog.io.output import (
     child,
     descendant,
     refuse_nested,
+    remove_stage,
     scratch,
     writing,
 )
-from rawlog.io.stages import remove_stage
 from rawlog.model.errors import AccessError, EncodeError, OptionError
 from rawlog.model.format import File, Place
 from rawlog.model.store import Store

@@ -11,8 +11,8 @@ import pytest
 
 import rawlog
 from rawlog import registry
+from rawlog.lakes.ingest_plan import family_of
 from rawlog.lakes.lake import Lake
-from rawlog.lakes.values import family_of
 from rawlog.reading.select import Selection
 from tests.data.golden import golden_path
 from tests.data.recordings import ingest, ordered, stored

@@ -21,8 +21,8 @@ from rawlog.lakes import ingest as following
 from rawlog.lakes import ingest_plan
 from rawlog.lakes import lake as lakes
 from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.ingest_plan import IngestResult, IngestSplitResult
 from rawlog.lakes.lake import Lake
-from rawlog.lakes.values import IngestResult, IngestSplitResult
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.reading import parts
 from rawlog.reading.select import Selection

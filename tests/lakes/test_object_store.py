@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.ingest_plan import IngestResult
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import is_lake
-from rawlog.lakes.upkeep import join, orphans
-from rawlog.lakes.values import IngestResult
+from rawlog.lakes.upkeep import keep, run_here
 from rawlog.model.errors import OptionError
 from rawlog.model.job import Stage
 from rawlog.reading.tree import open_tree
@@ -55,8 +55,10 @@ def test_a_lake_in_a_bucket_takes_every_record_once(s3: S3Server, bucket: str, t
     assert stored(catalog, "replay.entries") == expected(logs, table="replay.entries")
     assert all(path.startswith(lake) for path in opened.data_files("rawlog.records"))
     with Lake(lake, catalog=str(catalog)) as kept:
-        assert join(kept, "rawlog.records") == (4, 1)
-        assert orphans(kept, "rawlog.records", 0) == [], "older snapshots still name the small files"
+        changes = keep(kept, run_here, expire_after=None, clean_after=0, compact=True)
+        [records] = [change for change in changes if change.name == "rawlog.records"]
+        assert (records.joined, records.written) == (4, 1)
+        assert records.removed == [], "older snapshots still name the small files"
     assert held(catalog) == expected(logs)
     assert stored(catalog, "replay.entries") == expected(logs, table="replay.entries")
     assert SECRET.encode() not in catalog.read_bytes()

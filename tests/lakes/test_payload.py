@@ -383,10 +383,10 @@ def test_joining_small_files_keeps_references(tmp_path: Path, monkeypatch: pytes
         ingest(lake, logs, tmp_path / "recordings")
     for names in (["rawlog.records"], ["kafka.records", "replay.entries"]):
         with Lake(str(lake)) as opened:
-            assert all(upkeep.join(opened, name) == (5, 1) for name in names)
-            for name in names:
-                upkeep.expire(opened, name, 0)
-                upkeep.orphans(opened, name, 0)
+            job = upkeep.Join(opened, names)
+            assert upkeep.run_here(job) == dict.fromkeys(names, (5, 1))
+            job.clean()
+            upkeep.keep(opened, upkeep.run_here, expire_after=0, clean_after=0)
         for name, source in (("kafka.records", logs), ("replay.entries", tmp_path / "recordings")):
             assert ordered(ask(lake, f"SELECT * FROM {name}")) == expected(source, table=name)
 

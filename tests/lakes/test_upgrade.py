@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.live.partition_replay import Checkpoint, PartitionProgress, TopicPartition
+from rawlog.live.replayer import Checkpoint, PartitionProgress, TopicPartition
 from rawlog.model.errors import OptionError
 from tests.data.golden import golden_path
 from tests.data.recordings import expected, stored

@@ -25,8 +25,8 @@ from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.produce import Producer, outgoing
+from rawlog.live.sending import Targets
 from rawlog.live.settings import Settings
-from rawlog.live.sinks import Targets
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
 from tests.data.golden import GOLDEN, replay_cases

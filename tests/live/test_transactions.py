@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 import rawlog
 from rawlog.live.cluster import TopicPartition
-from rawlog.live.partition_replay import Checkpoint, PartitionProgress
+from rawlog.live.replayer import Checkpoint, PartitionProgress
 from rawlog.live.sending import Stop, TransactionPlan
 from rawlog.live.sources import Marker
 from tests.live.test_brokers import fill, new_topic, recorded, rows

@@ -14,11 +14,10 @@ import pytest
 
 from rawlog.formats.kafka.internal.codec import Message
 from rawlog.live import client as messages
-from rawlog.live.client import BrokerError, Disconnected
+from rawlog.live.client import BrokerError, Connection, Disconnected
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.fetch import Fetcher
 from rawlog.live.settings import Settings
-from rawlog.live.wire import Connection
 from rawlog.model.errors import DataError, RawlogError
 
 #: A value for every field of a message, by its type.

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.model.profile import (
+from rawlog.reading.profile import (
     BUCKETS,
     GAPS,
     Distinct,

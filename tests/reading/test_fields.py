@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rawlog.model.errors import OptionError
-from rawlog.model.table import RECORDS
-from rawlog.reading.field_paths import parse_path
+from rawlog.model.table import RECORDS, parse_path
 from rawlog.reading.fields import field_of
 from rawlog.reading.where import columns_of, evaluate
 

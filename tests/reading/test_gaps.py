@@ -9,9 +9,9 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.partition import outline
+from rawlog.reading.follow import LastRows
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
-from rawlog.reading.tail import LastRows
 from rawlog.reading.tree import open_tree
 from tests.data.golden import GOLDEN
 from tests.reference import kafka

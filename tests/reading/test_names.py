@@ -10,7 +10,7 @@ import pytest
 import rawlog
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
-from rawlog.reading.names import check_names
+from rawlog.reading.rows import check_names
 from rawlog.reading.select import Selection
 from tests.data.golden import golden_path
 

@@ -12,10 +12,11 @@ import pytest
 
 import rawlog
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.structures import Chunk, make_metadata
+from rawlog.formats.ambry.structures import Chunk
 from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.reading.erasure import seal
+from tests.data.ambry_stores import make_metadata
 from tests.data.golden import golden_path
 from tests.reference.search import places
 

@@ -17,8 +17,8 @@ import rawlog
 from rawlog.engines import choice
 from rawlog.model.errors import OptionError, UnknownFormatError
 from rawlog.model.finding import Findings
-from rawlog.model.profile import Profile, merge_profiles
 from rawlog.pages.report import Overview, System, Topic
+from rawlog.reading.profile import Profile, merge_profiles
 from rawlog.reading.tree import open_tree
 from rawlog.verbs import verify
 from rawlog.verbs.report import Survey

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import click
 
 from rawlog.cli import logs
-from rawlog.cli.completion import completer
 from rawlog.cli.logs import Bar, say
 from rawlog.cli.output import Notes
 from rawlog.model.errors import OptionError
@@ -36,8 +35,8 @@ PRINTERS = {
     "Shown": "printers.report:show_items",
     "rescue": "printers.report:show_rescue",
     "convert": "printers.report:show_converted",
-    "ingest": "printers.lake:show_ingested",
-    "lake": "printers.lake:show_lake",
+    "ingest": "printers.report:show_ingested",
+    "lake": "printers.report:show_lake",
     "formats": "printers.setup:show_formats",
     "doctor": "printers.setup:show_doctor",
     "Overview": "printers.setup:show_overview",
@@ -290,11 +289,19 @@ def _parameter(parameter: Parameter) -> click.Parameter:
             required=parameter.is_required,
             metavar=parameter.metavar,
             help=parameter.help,
-            shell_complete=completer(parameter),
+            shell_complete=partial(_complete, parameter),
             **more,
         )
     option.section = parameter.section
     return option
+
+
+def _complete(parameter: Parameter, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """What completes the values of an option. Names are looked up by `completion`, which is imported only here: when a shell asks."""
+    from rawlog.cli.completion import completer
+
+    complete = completer(parameter) or param.type.shell_complete
+    return complete(ctx, param, incomplete)
 
 
 def _default_text(parameter: Parameter) -> Any:

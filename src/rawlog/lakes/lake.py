@@ -39,7 +39,7 @@ from rawlog.lakes.names import (
 )
 from rawlog.lakes.parquet import WrittenFile
 from rawlog.lakes.payload import SPLIT, DataFile, Payloads, is_narrow, schema_of, stored, with_decoded
-from rawlog.lakes.removal import Removal, old_files
+from rawlog.lakes.rewrites import Removal, old_files
 from rawlog.lakes.state import (
     History,
     RowRange,

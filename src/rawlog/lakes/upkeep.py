@@ -661,34 +661,6 @@ def status(lake: Lake) -> Iterator[TableStatus]:
         )
 
 
-def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> int:
-    """Expire snapshots of a table that were replaced longer ago than the time of grace, here and now, and remove what only they listed;
-    how many snapshots.
-    """
-    unlisted = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, UnlistedFiles())
-    if not dry_run:
-        run_here(Remove(lake, {name: unlisted.files}))
-    return int(unlisted.expired)
-
-
-def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove the files below a table that no snapshot lists, here and now. Path and size of each."""
-    unlisted = run_here(Orphans(lake, [name], grace))[name]
-    if not dry_run:
-        run_here(Remove(lake, {name: unlisted.files}))
-    return list(unlisted.files.items())
-
-
-def join(lake: Lake, name: str) -> tuple[int, int]:
-    """Write the rows of small data files of a table into few large ones, here and now; how many there were, and are."""
-    job = Join(lake, [name])
-    try:
-        counts: tuple[int, int] = run_here(job).get(name, (0, 0))
-        return counts
-    finally:
-        job.clean()
-
-
 def keep(
     lake: Lake,
     run: Run,

@@ -22,12 +22,12 @@ from rawlog.live.client import (
     TOPIC_EXISTS,
     UNKNOWN_TOPIC,
     BrokerError,
+    Connection,
     Disconnected,
     explain_code,
     refusal,
 )
 from rawlog.live.settings import Settings
-from rawlog.live.wire import Connection
 from rawlog.model.errors import unknown
 from rawlog.model.report import Action, Report
 
@@ -373,13 +373,13 @@ class Cluster:
 
     # Topics -------------------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+    def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic with the cluster's default replication; one that exists is left as it is."""
         row = {
             "name": name,
             "numPartitions": partitions,
             "replicationFactor": -1,
-            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+            "configs": [],
         }
         answer = self.retry(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
         for result in answer["topics"]:

@@ -25,6 +25,8 @@ from rawlog.live.client import (
     OUT_OF_RANGE,
     RETRIABLE,
     BrokerError,
+    Buffer,
+    Connection,
     Disconnected,
     refusal,
 )
@@ -35,7 +37,6 @@ from rawlog.live.cluster import (
     Leader,
     TopicPartition,
 )
-from rawlog.live.wire import Buffer, Connection
 from rawlog.model.errors import DataError
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames
@@ -97,10 +98,9 @@ class Fetcher:
         *,
         stops: Mapping[TopicPartition, int] | None = None,
         isolation: int = 0,
-        check_crc: bool = True,
         ahead: bool = True,
     ) -> None:
-        self.cluster, self.ids, self.isolation, self.check_crc = cluster, ids, isolation, check_crc
+        self.cluster, self.ids, self.isolation = cluster, ids, isolation
         self._ahead = ahead
         self.positions, self.stops = dict(positions), dict(stops or {})
         self.ends: dict[TopicPartition, int] = {}
@@ -336,7 +336,7 @@ class Fetcher:
         """The whole batches of a response, checked; those that we have already are left out."""
         position = self.positions[partition]
         frames = scan(byte_view(records), 0)
-        head = heads(frames) if self.check_crc else heads(frames, check_crc=False)
+        head = heads(frames)
         good, error = sound(frames, head)
         if frames.status not in EMPTY and error is None:
             error = DataError("a batch length that is too small")

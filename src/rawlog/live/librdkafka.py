@@ -239,8 +239,8 @@ class Library(Cluster):
         finally:
             consumer.close()
 
-    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        new = _library().admin.NewTopic(name, partitions, -1, config=dict(configs or {}))
+    def create_topic(self, name: str, partitions: int) -> None:
+        new = _library().admin.NewTopic(name, partitions, -1)
         [future] = self.admin.create_topics([new], request_timeout=self.settings.timeout).values()
         try:
             self.answer_of(f"topic {name}: create", future.result)
@@ -414,6 +414,3 @@ def _words(error: BaseException) -> str:
     """What librdkafka says."""
     cause = error.args[0] if error.args else error
     return str(cause.str()) if hasattr(cause, "str") else str(cause)
-
-
-__all__ = ["NOTE", "Library", "LibraryFetcher", "LibraryProducer", "connect", "reader", "writer"]

@@ -42,12 +42,12 @@ from rawlog.live.client import (
     DUPLICATE,
     RETRIABLE,
     BrokerError,
+    Connection,
     Disconnected,
     refusal,
 )
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.fetch import SEQUENCES, written_by
-from rawlog.live.wire import Connection
 from rawlog.model.errors import CorruptError, EncodeError
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import FULL, OK

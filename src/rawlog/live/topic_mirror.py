@@ -28,9 +28,8 @@ from rawlog.live.fetch import Aborts, FetchedBatches, record_at
 from rawlog.live.librdkafka import connect, reader, writer
 from rawlog.live.options import Bounds, RecordOptions, find_bounds
 from rawlog.live.produce import Merger, SentBatch
-from rawlog.live.sending import Histogram
+from rawlog.live.sending import Histogram, Targets, check_topic_map
 from rawlog.live.settings import Settings
-from rawlog.live.sinks import Targets, check_topic_map
 from rawlog.model.errors import EncodeError, OptionError, RawlogError
 from rawlog.model.frames import Frames
 from rawlog.model.job import Progress
@@ -339,6 +338,3 @@ class _Mirror:
             report.facts["acknowledgement_ms"] = self.latencies.summary()
         report.notes += [*self.targets.notes, f"{acknowledged / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s"]
         return report
-
-
-__all__ = ["MirrorOptions", "mirror"]

@@ -401,22 +401,3 @@ def shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: shortened(item) for name, item in value.items()}
     return value
-
-
-__all__ = [
-    "CHANGES",
-    "DIFFERS",
-    "ONLY_A",
-    "ONLY_B",
-    "SAME",
-    "Change",
-    "Difference",
-    "Stream",
-    "Tally",
-    "compare_ordered",
-    "runs_of",
-    "shortened",
-    "shown_values",
-    "unlike",
-    "unlike_columns",
-]

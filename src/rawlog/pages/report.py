@@ -10,7 +10,6 @@ from typing import Any
 
 from rawlog.model.finding import Findings, Startup
 from rawlog.model.groups import Group, Transactions
-from rawlog.model.profile import Offsets, Profile, Series, Sizes, each_label, merge_profiles
 from rawlog.model.store import Look, Panel
 from rawlog.model.text import counted, offset_range, size_text
 from rawlog.model.verb import Line, Tone
@@ -33,6 +32,7 @@ from rawlog.pages.frame import (
     when,
 )
 from rawlog.pages.results import Cause, Step
+from rawlog.reading.profile import Offsets, Profile, Series, Sizes, each_label, merge_profiles
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Charts: figures that uPlot draws from data in the page, each with its numbers as a table; and strips of offsets as SVG.

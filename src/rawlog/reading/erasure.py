@@ -28,7 +28,7 @@ from rawlog.model.finding import (
 )
 from rawlog.model.format import File, Keep
 from rawlog.model.table import RECORDS
-from rawlog.model.text import counted, printable
+from rawlog.model.text import binary_value, counted, printable
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection, holds_text
 from rawlog.reading.tree import Tree
@@ -125,9 +125,9 @@ class Erasure:
         """What was asked, for the certificate."""
         chosen = self.selection
         request: dict[str, Any] = {
-            "keys": [bytes_to_json(key) for key in sorted(self.keys)],
+            "keys": [binary_value(key) for key in sorted(self.keys)],
             "ids": list(self.ids),
-            "find": None if chosen.text is None else bytes_to_json(chosen.text),
+            "find": None if chosen.text is None else binary_value(chosen.text),
             "where": chosen.where,
             "topics": list(chosen.topics),
             "topic_pattern": chosen.topic_pattern,
@@ -418,16 +418,6 @@ def search_file(path: str, searched: Sequence[SearchText]) -> Iterator[tuple[Sea
             position += WINDOW
 
 
-def bytes_to_json(text: bytes) -> Any:
-    """Bytes in JSON: text where they are UTF-8."""
-    import base64
-
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(text).decode()}
-
-
 def bytes_from_json(form: Any) -> bytes:
     """Bytes from their form in JSON."""
     import base64
@@ -516,7 +506,7 @@ def certificate(
         "rawlog": __version__,
         "made": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "asked": erasure.as_json(),
-        "absent": [bytes_to_json(text) if isinstance(text, bytes) else text for text in absent],
+        "absent": [binary_value(text) if isinstance(text, bytes) else text for text in absent],
         "records_removed": sum(len(store.removed) for store in stores),
         "records_kept": sum(part["records"] for store in stores for part in store.kept),
         "mentions": list(mentions),

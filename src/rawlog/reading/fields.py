@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rawlog.reading.field_paths import Step
+    from rawlog.model.table import Step
 
 
 def field_of(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:

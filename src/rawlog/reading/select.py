@@ -21,8 +21,7 @@ from rawlog.model.format import (
     Spans,
 )
 from rawlog.model.store import Store
-from rawlog.model.table import HEADERS, Table
-from rawlog.reading.field_paths import field_column, field_path
+from rawlog.model.table import HEADERS, Table, field_column, field_path
 
 if TYPE_CHECKING:
     import numpy as np

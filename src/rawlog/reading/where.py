@@ -16,14 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.model.errors import OptionError
-from rawlog.model.table import HEADERS
+from rawlog.model.table import HEADERS, has_fields
 from rawlog.model.text import is_text, parse_time
-from rawlog.reading.field_paths import has_fields
 from rawlog.reading.fields import field_of
 
 if TYPE_CHECKING:
-    from rawlog.model.table import Table
-    from rawlog.reading.field_paths import Step
+    from rawlog.model.table import Step, Table
 
 
 @lru_cache(maxsize=32)

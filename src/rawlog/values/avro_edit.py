@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rawlog.kernels.columns import Splice, spans
-from rawlog.reading.field_paths import EVERY
+from rawlog.model.table import EVERY
 from rawlog.values import avro
 from rawlog.values.avro import BodyError, Entries, Part, Program, Type, Walk, encoded_leaf, encoded_long
 from rawlog.values.masker import Edit, Misfit
@@ -24,7 +24,7 @@ from rawlog.values.masker import Edit, Misfit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rawlog.reading.field_paths import Step
+    from rawlog.model.table import Step
     from rawlog.values.masker import MaskRule
 
 NESTED = ("record", "array", "map", "union")

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from rawlog.kernels.columns import spans
 from rawlog.kernels.grammar import check_documents
+from rawlog.model.table import EVERY, Step
 from rawlog.model.text import safe_json
-from rawlog.reading.field_paths import EVERY, Step
 from rawlog.reading.fields import Number
 from rawlog.values.avro import SchemaError, loaded_schema
 

@@ -23,9 +23,8 @@ from rawlog.kernels.columns import Splice, Splices
 from rawlog.kernels.columns import spans as column_of
 from rawlog.kernels.gather import OTHER, TEXT
 from rawlog.model.errors import AccessError, OptionError, unknown
-from rawlog.model.table import HEADERS
+from rawlog.model.table import HEADERS, Step, parse_steps
 from rawlog.model.text import counted, parse_span
-from rawlog.reading.field_paths import Step, parse_steps
 from rawlog.reading.fields import can_mark, marked_fields
 from rawlog.values import protobuf
 from rawlog.values.avro import SchemaError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rawlog import kernels
-from rawlog.reading.field_paths import Step
+from rawlog.model.table import Step
 from rawlog.reading.fields import Number
 from rawlog.values.documents import DROP, Object, compact
 

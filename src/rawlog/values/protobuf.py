@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rawlog.io.output import Folder, scratch, why_unsafe
+from rawlog.model.table import EVERY, Step
 from rawlog.model.text import to_json as line_of
-from rawlog.reading.field_paths import EVERY, Step
 from rawlog.reading.fields import Number
 from rawlog.values import wire_kernels as k
 from rawlog.values.avro import BodyError, SchemaError, Walk

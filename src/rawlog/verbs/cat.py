@@ -106,9 +106,8 @@ class Log(Tree):
 
         OptionError for an unknown table, column, topic or partition; UnknownFormatError if no file has that table.
         """
-        from rawlog.reading.names import check_names
         from rawlog.reading.parts import choose_replicas
-        from rawlog.reading.rows import Rows
+        from rawlog.reading.rows import Rows, check_names
 
         chosen = bind_schemas(selection_of(selection), self, registry.table_named(name))
         tree = choose_replicas(self, chosen, log_note, table=registry.table_named(name))
@@ -246,7 +245,7 @@ def tail(
     >>> import rawlog
     >>> last = list(rawlog.tail("samples/kafka", lines=3, topic="transactions"))
     """
-    from rawlog.reading.tail import LastRows
+    from rawlog.reading.follow import LastRows
 
     rows = open_rows(paths, table, format, selection_of(selection), note)
     last = LastRows(rows.tree, rows.table, rows.selection, lines)
@@ -351,8 +350,7 @@ def open_rows(paths: Paths, table: str, format: str | None, selection: Selection
 
 def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *, may_come: bool = False) -> Rows:
     """A table of a tree, with notes on options that do not change it. OptionError for an unknown name, unless it `may_come`."""
-    from rawlog.reading.names import check_names
-    from rawlog.reading.rows import Rows
+    from rawlog.reading.rows import Rows, check_names
 
     rows = Rows(tree, table, selection)
     rows.note = note or log_note
@@ -403,7 +401,7 @@ def find(
     >>> import rawlog
     >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
     """
-    from rawlog.reading.tail import FoundRows
+    from rawlog.reading.follow import FoundRows
 
     places = listed(within)
     for place in places:

@@ -132,8 +132,8 @@ def convert(
     """
     from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
     from rawlog.lakes.targets import FormatOutlet, outlet
-    from rawlog.reading.names import check_names
     from rawlog.reading.parts import choose_replicas
+    from rawlog.reading.rows import check_names
 
     reading, running = divide_options(selection)
     settings = settings_of(running)

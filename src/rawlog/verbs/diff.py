@@ -73,8 +73,8 @@ def diff(
     >>> import rawlog
     >>> same = rawlog.diff("samples/kafka", "samples/kafka").is_same
     """
-    from rawlog.reading.names import check_names
     from rawlog.reading.parts import choose_replicas
+    from rawlog.reading.rows import check_names
 
     reading, running = divide_options(selection)
     rows = selection_of(reading)

@@ -16,7 +16,7 @@ from rawlog.model.errors import ExistsError, OptionError
 from rawlog.model.finding import Finding, Mark
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
-from rawlog.model.text import counted
+from rawlog.model.text import binary_value, counted
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import OUTPUT, Note, Path, Paths
 from rawlog.reading.select import Tally
@@ -108,7 +108,7 @@ def erase(
     >>> report = rawlog.erase("samples/kafka/transactions-0", "out/erased", key="k-1")
     """
     from rawlog.reading.erasure import Erasure
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
     from rawlog.verbs.convert import keys_of
 
     matching, running = divide_options(options)
@@ -355,7 +355,7 @@ class Erase(RewriteJob):
     def commit(self, results: Sequence[RewriteResult]) -> Report:
         """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
         from rawlog.reading import erasure as certificates
-        from rawlog.reading.erasure import as_finding, bytes_to_json
+        from rawlog.reading.erasure import as_finding
         from rawlog.reading.where import columns_of
         from rawlog.values.transform import Decode
 
@@ -378,7 +378,7 @@ class Erase(RewriteJob):
             tested = columns_of(chosen.where, chosen.transformed(RECORDS))
             report.notes += [note for note in Decode.unseen(itertools.chain(*tallies)) if note.side in tested]
         if absent:
-            texts = ", ".join(str(bytes_to_json(name)) for name in absent[:SHOWN])
+            texts = ", ".join(str(binary_value(name)) for name in absent[:SHOWN])
             more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
             report.notes.append(f"no record has the {'key' if len(absent) == 1 else 'keys'} {texts}{more}")
         elif not report.counts["dropped"] and not report.counts.get("erased"):

@@ -37,8 +37,8 @@ from rawlog.verbs.options import CatalogName, Running, selection_of, settings_of
 
 if TYPE_CHECKING:
     from rawlog.lakes.ingest import Ingest
+    from rawlog.lakes.ingest_plan import IngestResult
     from rawlog.lakes.upkeep import TableStatus
-    from rawlog.lakes.values import IngestResult
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `ingest`: everything at some paths as tables of a lake. The job is `lakes/ingest.py`.
@@ -160,7 +160,7 @@ def ingest(
     from rawlog.io.output import refuse_nested
     from rawlog.lakes.ingest import Ingest
     from rawlog.lakes.names import parse_terms
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
     from rawlog.values.transform import Decode
 
     engine = choose(**settings_of(options, Ingesting.__annotations__))

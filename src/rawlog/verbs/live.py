@@ -237,8 +237,7 @@ def _record_through(
     settings: Settings, request: Any, target: str, as_: str, limits: Any, run: dict[str, Any]
 ) -> Report:
     """Record native directories next to the target, then convert or ingest them, and remove them when that is done."""
-    from rawlog.io.output import Output, refuse_staged
-    from rawlog.io.stages import remove_stage
+    from rawlog.io.output import Output, refuse_staged, remove_stage
     from rawlog.live.recorder import NATIVE, record
     from rawlog.verbs.convert import convert
     from rawlog.verbs.ingest import ingest
@@ -355,7 +354,7 @@ def replay(
     from rawlog.live.options import ReplayOptions, Source
     from rawlog.live.replayer import replay
     from rawlog.live.sources import lake_partitions, native_partitions, row_streams
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
 
     settings = settings_of(options)
     keep_transactions = options.get("isolation") != "read_committed" and not settings.uses_library

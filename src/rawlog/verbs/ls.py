@@ -57,7 +57,7 @@ def ls(
     >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}
     """
     from rawlog.reading.listing import Listing, counter
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
 
     tree = open_known(paths, format=format, note=note, must_know=False)
     chosen = selection_of({"topic": topic or None, "partition": () if partition is None else partition})

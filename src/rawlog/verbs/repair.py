@@ -207,7 +207,7 @@ def rewrite(
     dry_run: bool = False,
 ) -> Report:
     """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
 
     engine, [tree] = open_sources([source], running)
     if "topic" in options:

@@ -40,10 +40,9 @@ from rawlog.verbs.verify import FileSpan, Verify, VerifyResult, VerifySplit, Ver
 
 if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus
-    from rawlog.model.profile import Profile
     from rawlog.pages.report import FormatLine, Overview, System
     from rawlog.reading.inspect import FileCheck, RuleChoice
-    from rawlog.reading.profile import FileProfile, Name
+    from rawlog.reading.profile import FileProfile, Name, Profile
 
 
 @verb(
@@ -392,7 +391,7 @@ class _Profiles:
 
     def add(self, file: File, measured: FileProfile) -> None:
         """Add a file; those of a partition come in their order."""
-        from rawlog.model.profile import Profile
+        from rawlog.reading.profile import Profile
 
         system = str(file.system)
         for (topic, partition), profile in measured.finish().items():
@@ -405,8 +404,8 @@ class _Profiles:
 
 
 def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System]:
-    from rawlog.model.profile import Profile, merge_profiles
     from rawlog.pages.report import System, Topic
+    from rawlog.reading.profile import Profile, merge_profiles
 
     titles = {family.name: family.title for family in registry.families()}
     systems = []
@@ -543,8 +542,8 @@ class LakeSurvey(Job[LakeSplitResult, OverviewResult]):
         """Put everything together."""
         from rawlog.lakes.lake import Lake
         from rawlog.lakes.upkeep import status
-        from rawlog.model.profile import Profile
         from rawlog.pages.report import Overview
+        from rawlog.reading.profile import Profile
 
         parts: dict[Name, Profile] = {}
         for result in results:
@@ -599,8 +598,8 @@ def _lake_formats(files: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def _system(parts: Mapping[Name, Profile], tables: Sequence[TableStatus], findings: Findings) -> System:
-    from rawlog.model.profile import merge_profiles
     from rawlog.pages.report import System, Topic
+    from rawlog.reading.profile import merge_profiles
 
     by_topic: dict[str, dict[int | None, Profile]] = {}
     for (topic, partition), profile in parts.items():

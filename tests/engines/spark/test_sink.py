@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.engines.spark import sink
+from rawlog.engines.spark import source
 from rawlog.model.errors import AccessError, EncodeError, OptionError
 from rawlog.model.table import RECORDS
 from tests.data.golden import golden_path
@@ -272,7 +272,7 @@ def test_a_task_that_dies_in_the_middle_leaves_nothing(spark: SparkSession, tmp_
 
 
 def test_sink_module_names_its_options() -> None:
-    assert set(sink.OWN) == {"to", "path", "acceptLoss"}
+    assert set(source.OWN) == {"to", "path", "acceptLoss"}
 
 
 # Streams ------------------------------------------------------------------------------------------------------------------
@@ -342,9 +342,9 @@ def test_batches_of_another_query_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="another query"):
         save_batch(other, 0, [[rows_of(range(100, 110))]])
     with pytest.raises(OptionError, match="checkpointLocation"):
-        from rawlog.engines.spark import sink
+        from rawlog.engines.spark import source
 
-        sink.stream_writer({"path": str(tmp_path / "x"), "to": "kafka"}, None)  # type: ignore[arg-type]
+        source.stream_writer({"path": str(tmp_path / "x"), "to": "kafka"}, None)  # type: ignore[arg-type]
 
 
 def test_spark_writes_a_stream_exactly_once_across_a_restart(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.ambry.structures import make_envelope, open_envelope
+from rawlog.formats.ambry.structures import open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
 from rawlog.lakes.targets import LossCheck
 from rawlog.model.errors import CorruptError
@@ -18,7 +18,17 @@ from rawlog.model.finding import Finding
 from rawlog.model.format import Format
 from rawlog.model.report import SeriousNote
 from rawlog.verbs.verify import all_rules
-from tests.data.ambry_stores import CLOCK, STEP, STORES, copy_store, expected, small_key, small_messages, store_path
+from tests.data.ambry_stores import (
+    CLOCK,
+    STEP,
+    STORES,
+    copy_store,
+    expected,
+    make_envelope,
+    small_key,
+    small_messages,
+    store_path,
+)
 
 
 def crc(data: bytes) -> bytes:

@@ -22,8 +22,6 @@ from rawlog.formats.ambry.store.extract import safe_name
 from rawlog.formats.ambry.store.rewrite import NOT_NEEDED
 from rawlog.formats.ambry.structures import (
     Chunk,
-    make_envelope,
-    make_metadata,
     open_envelope,
     parse_metadata,
 )
@@ -47,6 +45,8 @@ from tests.data.ambry_stores import (
     STORES,
     copy_store,
     expected,
+    make_envelope,
+    make_metadata,
     open_store,
     small_key,
     small_messages,

@@ -10,7 +10,7 @@ import pytest
 
 import rawlog
 from rawlog.formats.rocketmq import commitlog
-from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq.kernels import encode
 from rawlog.formats.rocketmq.layouts import BATCH_MASK
 from rawlog.kernels import byte_view
 from rawlog.lakes.targets import LossCheck, LossError
@@ -179,6 +179,6 @@ def test_text_that_is_not_utf8_reads_and_hashes_as_in_java(tmp_path: Path, raw: 
     assert (row["topic"], row["tags"], dict(row["properties"])[text]) == (f"t{text}", text, "v")
     [row] = rawlog.read(path).to_pylist()
     assert row["headers"] == [{"key": "TAGS", "value": raw}, {"key": text, "value": b"v"}]
-    assert derive.hash_utf8(byte_view(raw), 0, len(raw), 0) == reference.java_hash(text) & 0xFFFFFFFF
+    assert encode.hash_utf8(byte_view(raw), 0, len(raw), 0) == reference.java_hash(text) & 0xFFFFFFFF
     assert rawlog.verify(path).verdict == "clean"
     assert lost(path) == {"topic": 1, "headers": 1}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import cut, pad, width_of
+from rawlog.cli.output import cut, pad, width_of
 from rawlog.cli.printers import Json
 from rawlog.model.text import printable, to_json
 

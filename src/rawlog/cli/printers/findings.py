@@ -10,7 +10,7 @@ import click
 
 from rawlog.cli import logs, output
 from rawlog.cli.command import Call, Detail
-from rawlog.cli.grid import fit_rows
+from rawlog.cli.output import fit_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, UnknownFormatError
 from rawlog.model.finding import CLASSES, Severity

@@ -13,7 +13,7 @@ import click
 
 from rawlog.cli import output
 from rawlog.cli.command import Call, Detail
-from rawlog.cli.grid import align_rows, fit_rows, width_of
+from rawlog.cli.output import align_rows, fit_rows, width_of
 from rawlog.cli.printers import Json
 from rawlog.model.errors import RawlogError
 from rawlog.model.text import (
@@ -81,7 +81,7 @@ def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
     """The values, with times as text: Python's calendar does not have all of them."""
     import pyarrow as pa
 
-    from rawlog.cli.grid import cells
+    from rawlog.cli.output import cells
 
     return {
         field.name: cells(column) if pa.types.is_timestamp(field.type) else column.to_pylist()

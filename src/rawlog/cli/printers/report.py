@@ -1,4 +1,4 @@
-"""Prints reports: what a verb did, a line at the end, and the exit code; the plan of `rescue`; what verbs show. Live verbs stop cleanly."""
+"""Prints reports: what a verb did, a line at the end, the exit code; plans of `rescue`; lakes; what verbs show. Live verbs stop cleanly."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rawlog.cli import output
+from rawlog.cli import logs, output
 from rawlog.cli.command import Call, Detail
 from rawlog.cli.logs import INTERRUPTED, say
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, FOUND, OptionError
-from rawlog.model.text import offset_range, printable
+from rawlog.model.text import counted, offset_range, printable, size_text
 from rawlog.model.verb import Kind, Line, Option, Section, Tone
 
 if TYPE_CHECKING:
     from rawlog.model.report import Report
+
 
 Unit = Mapping[str, Any]
 STYLES: dict[Tone | None, dict[str, Any]] = {
@@ -146,7 +148,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table without columns that have nothing in them; on a terminal that is too narrow for it, one field per line."""
     import pyarrow as pa
 
-    from rawlog.cli.grid import ExpandedPrinter, GridPrinter, align_rows, excess_of
+    from rawlog.cli.output import ExpandedPrinter, GridPrinter, align_rows, excess_of
 
     kept = [index for index in range(len(names)) if any(row[index] for row in rows)]
     if not kept:
@@ -184,7 +186,7 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
 
 
 def _print_section(section: Section, detail: Detail) -> None:
-    from rawlog.cli.grid import align_rows
+    from rawlog.cli.output import align_rows
 
     if not section.rows:
         return
@@ -202,11 +204,6 @@ def _style(cell: str | Line) -> str:
     return output.style(printable(line.text), **STYLES.get(line.tone, {}))
 
 
-def show_run(call: Call, *, as_json: Json = False) -> int:
-    """Run a verb, and print what it did."""
-    return _show_run(call, as_json)
-
-
 def show_record(
     call: Call,
     *,
@@ -220,7 +217,7 @@ def show_record(
     call.arguments["topics"] = (*call.arguments["topics"], *more_topics)
     if "as_" not in call.arguments and call.arguments["to"].endswith(".parquet"):
         call.arguments["as_"] = "parquet"
-    return _show_run(call, as_json)
+    return show_run(call, as_json=as_json)
 
 
 def show_replay(
@@ -249,7 +246,7 @@ def show_replay(
         with query(sql, paths, engine="duckdb") as answer:
             paths = answer.to_arrow()
     call.arguments["source"] = paths
-    return _show_run(call, as_json)
+    return show_run(call, as_json=as_json)
 
 
 def _run(call: Call) -> Report:
@@ -261,8 +258,8 @@ def _run(call: Call) -> Report:
     return report
 
 
-def _show_run(call: Call, as_json: bool) -> int:
-    """Run a verb, and print what it did; the exit code."""
+def show_run(call: Call, *, as_json: Json = False) -> int:
+    """Run a live verb, and print what it did; the exit code."""
     report = _run(call)
     verb = f"{report.verb}: {printable(report.source)} to {printable(report.target)}"
     code = print_report(
@@ -287,3 +284,180 @@ def _stop_event(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# Lakes ---------------------------------------------------------------------------------------------------------------------------
+
+
+def show_ingested(call: Call, *, as_json: Json = False) -> int:
+    """Print what a run took; with --follow each run, and all of them in sum."""
+    if call.value("follow"):  # without a bar: most of the time it waits
+        with _stopping() as stop:
+            return _show_runs(call.function(stop=stop), as_json)
+    report = call.run()
+    _remark(report, set())
+    if as_json:
+        output.json_line(report.as_json())
+    else:
+        _show_ingested(report, call.value("catalog"))
+    return int(report.exit_code)
+
+
+def show_lake(call: Call, *, as_json: Json = False) -> int:
+    """Print what a lake holds, or what was done to it."""
+    is_kept = any(call.value(name) for name in ("expire_snapshots", "remove_orphans", "compact"))
+    with call.progress() as bar:
+        report = call.function(**({"progress": bar} if is_kept else {}))
+    if as_json:
+        for name, part in report.parts.items():
+            more = {"dry_run": report.is_dry_run} if is_kept else {"changed": part.facts["changed"]}
+            output.json_line({"table": name, **part.counts, **more})
+    elif is_kept:
+        _show_changes(report)
+    else:
+        _show_lake(report)
+    return DONE
+
+
+def _remark(done: Report, printed: set[str]) -> None:
+    """Print what the user should know besides the numbers, once."""
+    words = [f"{entry.path}: {entry.reason}" for entry in done.entries if entry.path is not None]
+    for text, kind in (*((word, "") for word in words), *((note, "note") for note in done.notes)):
+        if text not in printed:
+            say(text, kind, "info" if kind else "warning")
+            printed.add(text)
+    if logs.is_json():
+        rows = {f"rows.{name}": count for name, count in done.facts["tables"].items()}
+        seconds = {f"seconds.{phase}": number for phase, number in done.facts["seconds"].items()}
+        logs.write("warning" if done.exit_code else "info", _line(done), {**done.counts, **rows, **seconds})
+
+
+def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
+    """Print each run of --follow, and all of them in sum; the exit code."""
+    reports: list[Report] = []
+    printed: set[str] = set()
+    for done in runs:
+        reports.append(done)
+        _remark(done, printed)
+        if as_json:
+            output.json_line(done.as_json())
+        else:
+            output.line(_line(done))
+        output.flush()
+    totals = _totals(reports)
+    if as_json:
+        output.json_line({"runs": len(reports), **totals})
+    else:
+        rows = counted(sum(totals["tables"].values()), "row")
+        output.line(f"stopped: {counted(len(reports), 'run')}, {counted(totals['bytes'], 'byte')}, {rows}")
+    return max((done.exit_code for done in reports), default=DONE)
+
+
+@contextmanager
+def _stopping() -> Iterator[Event]:
+    """An event that SIGINT and SIGTERM set. A run that is under way is finished; a second signal ends it."""
+    stop = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _totals(reports: list[Report]) -> dict[str, Any]:
+    tables: dict[str, int] = {}
+    for done in reports:
+        for name, count in done.facts["tables"].items():
+            tables[name] = tables.get(name, 0) + count
+    sums = {name: sum(done.counts[name] for done in reports) for name in ("bytes", "errors", "warnings")}
+    return {**sums, "tables": tables}
+
+
+def _line(done: Report) -> str:
+    rows = sum(done.facts["tables"].values())
+    read = f"{counted(done.counts['files'], 'file')}, {size_text(done.counts['bytes'])}"
+    return f"{read}, {counted(rows, 'row')}; {_source_verdict(done)}"
+
+
+def _source_verdict(done: Report) -> str:
+    """What the source is like. A run whose exit code is 1 does not end with "clean" alone, nor one whose code is 0 with "damaged"."""
+    from rawlog.values.reasons import SIDES, Undecoded
+
+    counts = {
+        side: sum(note.number for note in done.notes if isinstance(note, Undecoded) and note.side == side)
+        for side in SIDES
+    }
+    undecoded = " and ".join(counted(number, side) for side, number in counts.items() if number)
+    verdict = str(done.facts["verdict"])
+    if verdict != "clean" and not done.exit_code:
+        return f"{verdict}, but no record is lost"
+    was = "was" if sum(counts.values()) == 1 else "were"
+    return f"{verdict}, but {undecoded} {was} not decoded" if undecoded and verdict == "clean" else verdict
+
+
+def _show_ingested(done: Report, catalog: str | None) -> None:
+    from rawlog.cli.output import align_rows
+
+    counts, lake = done.counts, printable(done.target)
+    if counts["files"]:
+        rows = [["table", "rows added"], *([name, f"{count:,}"] for name, count in done.facts["tables"].items())]
+        for text in align_rows(rows, [False, True]):
+            output.line(text)
+        output.line()
+        read = f"{counted(counts['files'], 'file')}, {size_text(counts['bytes'])} decoded"
+        output.line(read + (f"; {counts['unchanged']:,} unchanged" if counts["unchanged"] else ""))
+        numbers = f"{counted(counts['errors'], 'error')}, {counted(counts['warnings'], 'warning')}"
+        is_clean = not counts["errors"] + counts["warnings"]
+        output.line(
+            _source_verdict(done) if is_clean else f"{_source_verdict(done)}: {numbers}; see the table findings"
+        )
+    else:
+        output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
+    output.line(f"lake: {lake}")
+    question = "SELECT * FROM findings"
+    output.line(f"  rawlog query '{question}' {lake if catalog is None else f'--catalog {printable(catalog)}'}")
+    if catalog is None:
+        output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="sqlite:///{lake}/catalog.db")')
+
+
+def _show_lake(held: Report) -> None:
+    from rawlog.cli.output import align_rows
+
+    rows = [["table", "rows", "files", "size", "snapshots", "sources", "changed"]]
+    for name, table in held.parts.items():
+        numbers = [f"{table.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
+        size = size_text(table.counts["bytes"])
+        rows.append([printable(name), *numbers[:2], size, *numbers[2:], table.facts["changed"] or ""])
+    for text in align_rows(rows, [False, True, True, True, True, True, False]):
+        output.line(text)
+    output.line()
+    files = counted(held.total("files"), "data file")
+    where = printable(held.source)
+    output.line(f"{counted(len(held.parts), 'table')}, {size_text(held.total('bytes'))} in {files}: {where}")
+
+
+def _show_changes(done: Report) -> None:
+    is_changed = False
+    for name, table in done.parts.items():
+        counts, words = table.counts, []
+        if counts["joined_files"]:
+            words.append(f"{counts['joined_files']:,} small files into {counts['made_files']:,}")
+        if counts["expired_snapshots"]:
+            words.append(f"{counts['expired_snapshots']:,} snapshots expired")
+        if counts["removed_files"]:
+            words.append(f"{counted(counts['removed_files'], 'file')} removed ({size_text(counts['removed_bytes'])})")
+        if words:
+            is_changed = True
+            output.line(f"{printable(name)}: {'; '.join(words)}")
+    if not is_changed:
+        output.line("nothing to do")
+    elif done.is_dry_run:
+        output.line("a dry run: nothing was changed")

@@ -8,8 +8,8 @@ from typing import Annotated
 from rawlog import registry
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import align_rows
 from rawlog.cli.logs import say
+from rawlog.cli.output import align_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, FOUND
 from rawlog.model.text import counted, printable, size_text

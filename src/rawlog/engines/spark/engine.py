@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from rawlog.engines.spark import daemon
-from rawlog.engines.spark.errors import reason
-from rawlog.engines.spark.session import check_endpoint
+from rawlog.engines.spark.session import check_endpoint, reason
 from rawlog.engines.spark.shipping import ship
 from rawlog.io.output import scratch
 from rawlog.model.errors import AccessError, RawlogError

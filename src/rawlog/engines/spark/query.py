@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from rawlog.engines import sql as views
 from rawlog.engines.duckdb import Answer, Engine
-from rawlog.engines.spark.errors import translated
-from rawlog.engines.spark.session import check_endpoint, is_connect, scratch
+from rawlog.engines.spark.session import check_endpoint, is_connect, scratch, translated
 from rawlog.engines.spark.shipping import ship
 from rawlog.engines.sql import ALL, Bounds, Files, LakeTable, View, functions
 from rawlog.engines.sql.functions import LIBRARY, Function

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rawlog.io.checksums import crc32c_spans
 from rawlog.kernels import byte_view, hashes
-from rawlog.reading.field_paths import parse_path
+from rawlog.model.table import parse_path
 from rawlog.reading.fields import field_of
 from rawlog.values.documents import to_json
 

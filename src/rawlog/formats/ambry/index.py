@@ -5,7 +5,7 @@ Authority: IndexSegment and PersistentIndex, versions 0 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -114,15 +114,12 @@ class Bloom:
         return body + crc32(body).to_bytes(CRC_SIZE, "big")
 
 
-def make(keys: Iterable[bytes], elements: int, probability: float = 0.01, *, by_uuid: bool = False) -> Bloom:
-    """Build the bloom filter of keys as Ambry does. OptionError for a probability that is not in Ambry's table."""
+def make(elements: int, probability: float = 0.01) -> Bloom:
+    """An empty bloom filter, as large as Ambry's for so many keys. OptionError for a probability that is not in Ambry's table."""
     if probability not in BLOOM_TABLE:
         raise OptionError(f"bloom probability {probability}: one of {', '.join(map(str, BLOOM_TABLE))} expected")
     hash_count, per_element = BLOOM_TABLE[probability]
-    bloom = Bloom(hash_count, np.zeros(((elements * per_element + BLOOM_SPARE - 1) >> 6) + 1, np.uint64))
-    for raw in keys:
-        bloom.add(uuid_bytes(raw) if by_uuid else raw)
-    return bloom
+    return Bloom(hash_count, np.zeros(((elements * per_element + BLOOM_SPARE - 1) >> 6) + 1, np.uint64))
 
 
 def read_bloom(cursor: Cursor) -> Bloom:
@@ -589,11 +586,10 @@ def runs(
     *,
     max_entries: int = MAX_ENTRIES,
     starts: frozenset[tuple[int, int]] = frozenset(),
-    version: int = LATEST,
 ) -> Iterator[slice]:
     """Cut entries into index files where Ambry cuts them (§10.4), and at `starts` (segment, offset)."""
     count = len(entries)
-    sizes_before = np.concatenate(([0], np.cumsum(entries.sizes + VALUES[version].size)))
+    sizes_before = np.concatenate(([0], np.cumsum(entries.sizes + VALUES[LATEST].size)))
     cuts = np.flatnonzero(np.diff(segment)) + 1
     if starts:
         start_offsets = np.array([place for _, place in starts], np.int64)
@@ -681,7 +677,7 @@ def bloom_of(
     by_uuid: bool = False,
 ) -> Bloom:
     """The bloom of a sealed index file; `like` gives its dimensions, else the store's settings do."""
-    bloom = make((), max(max_entries, len(run)), probability)
+    bloom = make(max(max_entries, len(run)), probability)
     if like is not None:
         bloom = Bloom(like.hash_count, like.words * 0)
     distinct = np.unique(_sorted(run)[0])

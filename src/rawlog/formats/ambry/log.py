@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.formats.ambry import begin, layouts, presume, segment_of, start_of
-from rawlog.formats.ambry.kernels import records as kernels
+from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.kernels import texts
 from rawlog.formats.ambry.kernels.messages import check_header, find_message, scan_messages
 from rawlog.formats.ambry.keys import identities

@@ -9,7 +9,7 @@ import numpy as np
 
 from rawlog.formats.ambry import capacity, keys
 from rawlog.formats.ambry.index import read_entries, read_header
-from rawlog.formats.ambry.kernels import records as kernels
+from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.layouts import CRC_SIZE, NONE, Kind
 from rawlog.formats.ambry.log import (
     FAULTS,

@@ -17,7 +17,6 @@ from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.keys import order
 from rawlog.formats.ambry.layouts import (
     BLOB_TYPES,
-    CHUNK_SIZE,
     CRC_SIZE,
     ENVELOPE,
     KEYS,
@@ -31,7 +30,7 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.io.checksums import crc32
 from rawlog.io.compression import decompress
-from rawlog.model.errors import CorruptError, DataError, EncodeError, LimitError, TruncatedError, UnsupportedError
+from rawlog.model.errors import CorruptError, DataError, LimitError, TruncatedError, UnsupportedError
 from rawlog.model.explain import Node, milliseconds
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
@@ -135,14 +134,14 @@ class Cursor:
             parts.append("NON_AMBRY" if key.flags & 0x80 else "AMBRY")
         self._add(self.take(1, "flags"), "flags", "uint8", key.flags, ", ".join(parts))
 
-    def crc(self, start: int = 0, name: str = "crc") -> bool:
+    def crc(self, start: int = 0) -> bool:
         """The checksum field of everything from `start` to here; whether it is right."""
         computed = crc32(self.data[start : self.position])
-        raw = self.take(CRC_SIZE, name)
+        raw = self.take(CRC_SIZE, "crc")
         stored = int.from_bytes(raw, "big")
         right = stored == computed
         covers = (self.base + start, self.base + self.position - CRC_SIZE)
-        self._add(raw, name, "crc32", stored, "right" if right else f"WRONG, {computed:016x} expected")
+        self._add(raw, "crc", "crc32", stored, "right" if right else f"WRONG, {computed:016x} expected")
         self.nodes[-1].covers = covers
         return right
 
@@ -541,22 +540,6 @@ def parse_metadata(content: bytes) -> Metadata:
     return read_metadata(Cursor(content))
 
 
-def make_metadata(version: int, chunks: list[Chunk], chunk_size: int | None = None) -> bytes:
-    """The content of a metadata blob. EncodeError for what no reader would take."""
-    total = sum(chunk.size for chunk in chunks)
-    if not chunks or any(chunk.size < 1 for chunk in chunks):
-        raise EncodeError("metadata content needs chunks, each of a byte or more")
-    if len({len(chunk.key) for chunk in chunks}) > 1:
-        raise EncodeError("all keys of one metadata content have the same size")
-    if version == 3:
-        body = b"".join(chunk.size.to_bytes(CHUNK_SIZE, "big") + chunk.key for chunk in chunks)
-        return (3).to_bytes(2, "big") + total.to_bytes(8, "big") + len(chunks).to_bytes(4, "big") + body
-    size = chunk_size or chunks[0].size
-    if version != 2 or any(chunk.size != size for chunk in chunks[:-1]) or chunks[-1].size > size:
-        raise EncodeError("metadata content V2 has chunks of one size, except the last")
-    return (2).to_bytes(2, "big") + size.to_bytes(4, "big") + total.to_bytes(8, "big") + b"".join(c.key for c in chunks)
-
-
 def open_envelope(content: bytes, limit: int = 1 << 28) -> tuple[str, bytes]:
     """The algorithm and the plain bytes of compressed content. DataError if the envelope is invalid or does not open; LimitError if it
     declares more than `limit` bytes.
@@ -603,22 +586,6 @@ def _inflate(algorithm: str, data: bytes, size: int) -> bytes:
         return bytes(lz4.block.decompress(data, uncompressed_size=size)) if size else b""
     except lz4.block.LZ4BlockError as error:
         raise CorruptError(f"LZ4 block: {error}", position=0) from None
-
-
-def make_envelope(algorithm: str, content: bytes) -> bytes:
-    """Content compressed as the router does. EncodeError for an algorithm it does not know."""
-    if algorithm == "LZ4":
-        import lz4.block
-
-        packed: bytes = lz4.block.compress(content, store_size=False)
-    elif algorithm == "ZSTD":
-        import zstandard
-
-        packed = zstandard.compress(content)
-    else:
-        raise EncodeError(f"compression {algorithm!r}: {' or '.join(ALGORITHMS)} expected")
-    head = bytes([ENVELOPE_VERSION, len(algorithm)]) + algorithm.encode() + len(content).to_bytes(ORIGINAL_SIZE, "big")
-    return head + packed
 
 
 # Blobs and their chunks among rows of `records` ----------------------------------------------------------------------------

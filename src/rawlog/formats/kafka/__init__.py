@@ -114,7 +114,7 @@ def _text(
         name=f"kafka.{kind}",
         title=title,
         files=name,
-        module=f"{__name__}.properties:{module}",
+        module=f"{__name__}.texts:{module}",
         match=matcher(name),
         whole=True,
     )

@@ -19,12 +19,12 @@ from rawlog.formats.replay.recording import (
     credible_times,
     decode,
     ends_in_damage,
+    file_header,
     find_likely,
     find_swallowed,
     heads,
     times,
 )
-from rawlog.formats.replay.writer import file_header
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import HEAD, WINDOW, walk

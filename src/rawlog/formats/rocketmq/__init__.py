@@ -507,11 +507,6 @@ def is_queue_database(path: str) -> Place | None:
     return in_database("consumequeue_rocksdb")(path)
 
 
-def is_config_database(path: str) -> Place | None:
-    """Topics, groups or offsets as a database instead of JSON: `config/<what>/<a file of RocksDB>`."""
-    return in_database(*CONFIG_DATABASES, parent="config")(path)
-
-
 def in_database(*folders: str, parent: str | None = None) -> Callable[[str], Place | None]:
     """A matcher for the files of RocksDB databases in directories of these names."""
     levels = 2 if parent is None else 3
@@ -523,16 +518,6 @@ def in_database(*folders: str, parent: str | None = None) -> Callable[[str], Pla
         return Place(group=above(path, levels)) if parent is None or names[2] == parent else None
 
     return match
-
-
-def is_config(path: str) -> Place | None:
-    """One of the files of `config/`."""
-    return file_named(*CONFIGS, folder="config")(path)
-
-
-def is_position(path: str) -> Place | None:
-    """`compaction/position-checkpoint`."""
-    return file_named("position-checkpoint", folder="compaction")(path)
 
 
 _HERE = "rawlog.formats.rocketmq"
@@ -617,7 +602,7 @@ CONFIG = Format(
     name="rocketmq.config",
     title="topics, groups, offsets and other settings, as lenient JSON",
     files=", ".join(f"config/{name}" for name in CONFIGS),
-    match=is_config,
+    match=file_named(*CONFIGS, folder="config"),
     module=f"{_HERE}.config",
 )
 TIMER_LOG = Format(
@@ -696,7 +681,7 @@ FAMILY = Family(
             "configdatabase",
             "topics, groups or offsets as a RocksDB database",
             ", ".join(f"config/{name}/<file of RocksDB>" for name in CONFIG_DATABASES),
-            is_config_database,
+            in_database(*CONFIG_DATABASES, parent="config"),
         ),
         _listed(
             "storedatabase",
@@ -710,7 +695,12 @@ FAMILY = Family(
             "kvStore/<file of RocksDB>",
             in_database("kvStore"),
         ),
-        _listed("position", "up to where compaction has come", "compaction/position-checkpoint", is_position),
+        _listed(
+            "position",
+            "up to where compaction has come",
+            "compaction/position-checkpoint",
+            file_named("position-checkpoint", folder="compaction"),
+        ),
         _listed("abort", "mark of a broker that runs or died", "abort", file_named("abort")),
         _listed("lock", "lock of a running broker", "lock", file_named("lock")),
         _listed("epochs", "epochs of a controller", "epochFileCheckpoint", file_named("epochFileCheckpoint")),

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from rawlog.formats.rocketmq import begin_commit_log as begin
 from rawlog.formats.rocketmq import layouts
-from rawlog.formats.rocketmq.kernels import entries, fill
+from rawlog.formats.rocketmq.kernels import entries
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.kernels import fill as text_kernels
+from rawlog.formats.rocketmq.kernels import entries as text_kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     CHECK_MAX_TOPIC,
@@ -107,11 +107,11 @@ class ColumnBuffers:
     ) -> None:
         self.rows = numbers[0].size
         assert not self.rows or data.size >= text_kernels.BLOCK, "less than a message"
-        strings = int(numbers[fill.N_PROPERTIES_SIZE].sum()) if wanted & fill.W_PROPERTIES else 0
+        strings = int(numbers[entries.N_PROPERTIES_SIZE].sum()) if wanted & entries.W_PROPERTIES else 0
         # Room for properties of a usual size first: memory that is never touched costs too. Then for as many as there can be.
         for pairs in (strings // USUAL + self.rows, strings + self.rows + 1):
             self._allocate(numbers, wanted, strings, pairs)
-            status = fill.fill_rows(
+            status = entries.fill_rows(
                 data,
                 bodies,
                 tuple(numbers),
@@ -131,38 +131,39 @@ class ColumnBuffers:
 
     def _allocate(self, numbers: Sequence[NDArray[np.int64]], wanted: int, strings: int, pairs: int) -> None:
         rows = self.rows
-        self._totals = np.zeros(fill.TOTALS, np.int64)
-        self.good = np.empty(rows if wanted & fill.W_CRC else 0, np.bool_)
-        sizes, counts = [0] * (fill.COLUMNS + 1), [-1] * (fill.COLUMNS + 1)
+        self._totals = np.zeros(entries.TOTALS, np.int64)
+        self.good = np.empty(rows if wanted & entries.W_CRC else 0, np.bool_)
+        sizes, counts = [0] * (entries.COLUMNS + 1), [-1] * (entries.COLUMNS + 1)
         for column, bit in _WANTED:
             if wanted & bit:
                 sizes[column], counts[column] = strings, rows
-        if wanted & fill.W_PAIRS:
-            counts[fill.C_NAME] = counts[fill.C_VALUE] = pairs
+        if wanted & entries.W_PAIRS:
+            counts[entries.C_NAME] = counts[entries.C_VALUE] = pairs
         for column, bit, number in (
-            (fill.C_BODY, fill.W_BODY, fill.N_BODY_SIZE),
-            (fill.C_TOPIC, fill.W_TOPIC, fill.N_TOPIC_SIZE),
+            (entries.C_BODY, entries.W_BODY, entries.N_BODY_SIZE),
+            (entries.C_TOPIC, entries.W_TOPIC, entries.N_TOPIC_SIZE),
         ):
             if wanted & bit:
                 sizes[column] = int(numbers[number].sum())
-        hosts = ((fill.C_BORN_HOST, SysFlag.BORNHOST_V6), (fill.C_STORE_HOST, SysFlag.STOREHOST_V6))
-        for column, mask in (*hosts, (fill.C_ID, SysFlag.STOREHOST_V6)):
+        hosts = ((entries.C_BORN_HOST, SysFlag.BORNHOST_V6), (entries.C_STORE_HOST, SysFlag.STOREHOST_V6))
+        for column, mask in (*hosts, (entries.C_ID, SysFlag.STOREHOST_V6)):
             if counts[column] >= 0:
-                v4, v6 = _ID if column == fill.C_ID else _HOST
-                sizes[column] = rows * v4 + int(np.count_nonzero(numbers[fill.N_SYS_FLAG] & mask)) * (v6 - v4)
+                v4, v6 = _ID if column == entries.C_ID else _HOST
+                sizes[column] = rows * v4 + int(np.count_nonzero(numbers[entries.N_SYS_FLAG] & mask)) * (v6 - v4)
         self._texts = [
-            pa.allocate_buffer(sizes[column] + SLACK) if counts[column] >= 0 else None for column in range(fill.COLUMNS)
+            pa.allocate_buffer(sizes[column] + SLACK) if counts[column] >= 0 else None
+            for column in range(entries.COLUMNS)
         ]
         self._offsets = [pa.allocate_buffer((count + 1) * 4) if count >= 0 else None for count in counts]
         self._valid = tuple(
             np.full((counts[column] + 7) // 8, 0xFF, np.uint8) if column in _NULLABLE else _NO_BYTES
-            for column in range(fill.COLUMNS)
+            for column in range(entries.COLUMNS)
         )
 
     def bytes(self, column: int) -> pa.Array:
         """A column as it is (`kernels.fill.C_…`), null where a message has none."""
-        count = self.totals[fill.T_PAIRS] if column in (fill.C_NAME, fill.C_VALUE) else self.rows
-        nulls = self.totals[fill.T_NULLS + column]
+        count = self.totals[entries.T_PAIRS] if column in (entries.C_NAME, entries.C_VALUE) else self.rows
+        nulls = self.totals[entries.T_NULLS + column]
         mask = pa.py_buffer(self._valid[column]) if nulls else None
         text, size = self._texts[column], self.totals[column]
         assert text is not None
@@ -170,39 +171,39 @@ class ColumnBuffers:
 
     def text(self, column: int) -> pa.Array:
         """A column as strings; what is not UTF-8 reads as in Java."""
-        is_ascii = column not in (fill.C_BODY, fill.C_TOPIC) and not self.totals[fill.T_HIGH]
-        if is_ascii or column >= fill.C_BORN_HOST:
+        is_ascii = column not in (entries.C_BODY, entries.C_TOPIC) and not self.totals[entries.T_HIGH]
+        if is_ascii or column >= entries.C_BORN_HOST:
             return string_view(self.bytes(column))
         text, self.replaced[column] = as_text(self.bytes(column))
         return text
 
     def map(self) -> pa.Array:
         """The properties as a map."""
-        names, values = self.text(fill.C_NAME), self.text(fill.C_VALUE)
+        names, values = self.text(entries.C_NAME), self.text(entries.C_VALUE)
         pairs = pa.StructArray.from_arrays([names, values], fields=[MAP.key_field, MAP.item_field])
-        return pa.Array.from_buffers(MAP, self.rows, [None, self._offsets[fill.C_ROW]], 0, 0, [pairs])
+        return pa.Array.from_buffers(MAP, self.rows, [None, self._offsets[entries.C_ROW]], 0, 0, [pairs])
 
     def headers(self) -> pa.Array:
         """The properties as headers."""
-        names, values = self.text(fill.C_NAME), self.bytes(fill.C_VALUE)
+        names, values = self.text(entries.C_NAME), self.bytes(entries.C_VALUE)
         pairs = pa.StructArray.from_arrays([names, values], fields=list(_KIND.value_type))
-        return pa.ListArray.from_buffers(_KIND, self.rows, [None, self._offsets[fill.C_ROW]], 0, 0, [pairs])
+        return pa.ListArray.from_buffers(_KIND, self.rows, [None, self._offsets[entries.C_ROW]], 0, 0, [pairs])
 
 
 _WANTED = (
-    (fill.C_BODY, fill.W_BODY),
-    (fill.C_TOPIC, fill.W_TOPIC),
-    (fill.C_NAME, fill.W_PAIRS),
-    (fill.C_VALUE, fill.W_PAIRS),
-    (fill.C_ROW, fill.W_PAIRS),
-    (fill.C_KEYS, fill.W_KEYS),
-    (fill.C_TAGS, fill.W_TAGS),
-    (fill.C_UNIQUE, fill.W_UNIQUE),
-    (fill.C_BORN_HOST, fill.W_BORN_HOST),
-    (fill.C_STORE_HOST, fill.W_STORE_HOST),
-    (fill.C_ID, fill.W_ID),
+    (entries.C_BODY, entries.W_BODY),
+    (entries.C_TOPIC, entries.W_TOPIC),
+    (entries.C_NAME, entries.W_PAIRS),
+    (entries.C_VALUE, entries.W_PAIRS),
+    (entries.C_ROW, entries.W_PAIRS),
+    (entries.C_KEYS, entries.W_KEYS),
+    (entries.C_TAGS, entries.W_TAGS),
+    (entries.C_UNIQUE, entries.W_UNIQUE),
+    (entries.C_BORN_HOST, entries.W_BORN_HOST),
+    (entries.C_STORE_HOST, entries.W_STORE_HOST),
+    (entries.C_ID, entries.W_ID),
 )
-_NULLABLE = frozenset({fill.C_VALUE, fill.C_KEYS, fill.C_TAGS, fill.C_UNIQUE})
+_NULLABLE = frozenset({entries.C_VALUE, entries.C_KEYS, entries.C_TAGS, entries.C_UNIQUE})
 _HOST, _ID = (text_kernels.HOST_TEXT_V4, text_kernels.HOST_TEXT_V6), (text_kernels.ID_V4, text_kernels.ID_V6)
 _NO_BYTES, _NO_NUMBERS = np.empty(0, np.uint8), np.empty(0, np.int32)
 
@@ -522,10 +523,10 @@ def _rows(
         parent, count = inner[entries.I_PARENT], inner.shape[1]
         numbers = [number[parent] for number in numbers]
         for to, source in (
-            (fill.N_BODY, entries.I_BODY),
-            (fill.N_BODY_SIZE, entries.I_BODY_SIZE),
-            (fill.N_PROPERTIES, entries.I_PROPERTIES),
-            (fill.N_PROPERTIES_SIZE, entries.I_PROPERTIES_SIZE),
+            (entries.N_BODY, entries.I_BODY),
+            (entries.N_BODY_SIZE, entries.I_BODY_SIZE),
+            (entries.N_PROPERTIES, entries.I_PROPERTIES),
+            (entries.N_PROPERTIES_SIZE, entries.I_PROPERTIES_SIZE),
         ):
             numbers[to] = np.ascontiguousarray(inner[source])
         offsets = offsets[parent] + inner[entries.I_NUMBER]
@@ -533,24 +534,24 @@ def _rows(
     def of_parent(field: int) -> NDArray[np.int64]:
         return rows[field] if parent is None else rows[field][parent]
 
-    wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
+    wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else entries.W_CRC)
     lone_body = _lone_body(inflated, numbers)
     if lone_body is not None:
-        wanted &= ~fill.W_BODY
+        wanted &= ~entries.W_BODY
     inside = inflated.data if inflated.large is None or inner is None else inflated.large
     filled = ColumnBuffers(rows.data, inside, numbers, wanted, keep_all=True)
-    if filled.totals[fill.T_BAD]:
+    if filled.totals[entries.T_BAD]:
         bad = int(np.argmin(filled.good))
         error, count = rows.crc_error(bad), bad
     arrays: dict[str, pa.Array] = {}
     if "key" in names:
-        arrays["key"] = filled.bytes(fill.C_KEYS)
+        arrays["key"] = filled.bytes(entries.C_KEYS)
     if "headers" in names:
         arrays["headers"] = filled.headers()
     if "value" in names:
-        arrays["value"] = filled.bytes(fill.C_BODY) if lone_body is None else lone_body
+        arrays["value"] = filled.bytes(entries.C_BODY) if lone_body is None else lone_body
     if "topic" in names:
-        arrays["topic"] = filled.text(fill.C_TOPIC)
+        arrays["topic"] = filled.text(entries.C_TOPIC)
     if "partition" in names:
         arrays["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
     if "offset" in names:
@@ -562,7 +563,9 @@ def _rows(
     if count:
         replaced = filled.replaced
         far = "timestamp" in names and arrays["timestamp"].null_count > 0
-        marks = columns.Marks(replaced.get(fill.C_NAME, frozenset()), replaced.get(fill.C_TOPIC, frozenset()), far)
+        marks = columns.Marks(
+            replaced.get(entries.C_NAME, frozenset()), replaced.get(entries.C_TOPIC, frozenset()), far
+        )
         yield columns.marked(columns.batch(want.table, arrays, filled.rows).slice(0, count), marks)
     if error is not None:
         raise error
@@ -570,25 +573,25 @@ def _rows(
 
 def _lone_body(inflated: Bodies, numbers: Sequence[NDArray[np.int64]]) -> pa.Array | None:
     """The column of a single large body, without a copy."""
-    if inflated.large is None or numbers[fill.N_BODY].size != 1:
+    if inflated.large is None or numbers[entries.N_BODY].size != 1:
         return None
-    start, size = int(numbers[fill.N_BODY][0]), int(numbers[fill.N_BODY_SIZE][0])
+    start, size = int(numbers[entries.N_BODY][0]), int(numbers[entries.N_BODY_SIZE][0])
     ends = pa.py_buffer(np.array([start, start + size], np.int32))
     return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(inflated.large)])
 
 
 _RECORD_PARTS = (
-    ("key", fill.W_KEYS),
-    ("headers", fill.W_PAIRS),
-    ("value", fill.W_BODY),
-    ("topic", fill.W_TOPIC),
+    ("key", entries.W_KEYS),
+    ("headers", entries.W_PAIRS),
+    ("value", entries.W_BODY),
+    ("topic", entries.W_TOPIC),
 )
 
 
 def _numbers(rows: Messages, inflated: Bodies, count: int) -> list[NDArray[np.int64]]:
     """Positions and sizes as `ColumnBuffers` takes them."""
     numbers = [rows[field] for field in _NUMBER_FIELDS]
-    numbers[fill.N_BODY], numbers[fill.N_BODY_SIZE] = inflated.starts[:count], inflated.sizes[:count]
+    numbers[entries.N_BODY], numbers[entries.N_BODY_SIZE] = inflated.starts[:count], inflated.sizes[:count]
     return numbers
 
 
@@ -706,19 +709,21 @@ def _message_batch(
         arrays["path"] = columns.constant(want.file.path, "string", count, compact=want.compact)
     wanted = sum(bit for name, bit, _ in _MESSAGE_PARTS if name in names)
     wanted |= (
-        fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
+        entries.W_BODY * ("body" in names)
+        | entries.W_CRC * ("crc_ok" in names)
+        | entries.W_PAIRS * ("properties" in names)
     )
     numbers = _numbers(rows, inflated, count)
     lone_body = _lone_body(inflated, numbers)
     if lone_body is not None:
-        wanted &= ~fill.W_BODY
+        wanted &= ~entries.W_BODY
     if wanted or lone_body is not None:
         filled = ColumnBuffers(rows.data, inflated.data, numbers, wanted, keep_all=False)
         for name, _, column in _MESSAGE_PARTS:
             if name in names:
                 arrays[name] = filled.text(column)
         if "body" in names:
-            arrays["body"] = filled.bytes(fill.C_BODY) if lone_body is None else lone_body
+            arrays["body"] = filled.bytes(entries.C_BODY) if lone_body is None else lone_body
         if "properties" in names:
             arrays["properties"] = filled.map()
         if "crc_ok" in names:
@@ -739,13 +744,13 @@ _MESSAGE_NUMBERS = (
     ("prepared_transaction_offset", kernels.F_PREPARED, "bigint"),
 )
 _MESSAGE_PARTS = (
-    ("topic", fill.W_TOPIC, fill.C_TOPIC),
-    ("keys", fill.W_KEYS, fill.C_KEYS),
-    ("tags", fill.W_TAGS, fill.C_TAGS),
-    ("unique_key", fill.W_UNIQUE, fill.C_UNIQUE),
-    ("born_host", fill.W_BORN_HOST, fill.C_BORN_HOST),
-    ("store_host", fill.W_STORE_HOST, fill.C_STORE_HOST),
-    ("message_id", fill.W_ID, fill.C_ID),
+    ("topic", entries.W_TOPIC, entries.C_TOPIC),
+    ("keys", entries.W_KEYS, entries.C_KEYS),
+    ("tags", entries.W_TAGS, entries.C_TAGS),
+    ("unique_key", entries.W_UNIQUE, entries.C_UNIQUE),
+    ("born_host", entries.W_BORN_HOST, entries.C_BORN_HOST),
+    ("store_host", entries.W_STORE_HOST, entries.C_STORE_HOST),
+    ("message_id", entries.W_ID, entries.C_ID),
 )
 
 

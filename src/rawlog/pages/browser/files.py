@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -131,12 +131,10 @@ class Listing:
 class OpenedPaths:
     """The paths to show. Their files are listed again now and then: a live log grows."""
 
-    def __init__(
-        self, paths: Sequence[str], *, format: str | None = None, look: Callable[..., Tree] = open_tree
-    ) -> None:
+    def __init__(self, paths: Sequence[str], *, format: str | None = None) -> None:
         """AccessError for a path that does not exist, UnknownFormatError if none has a file of a known format or is a lake."""
         self.paths = tuple(path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths)
-        self.format, self._look = format, look
+        self.format = format
         self._lock = threading.Lock()
         self._listing = self._list()
         from rawlog.lakes.names import is_lake
@@ -154,7 +152,7 @@ class OpenedPaths:
 
     def _list(self) -> Listing:
         start = time.monotonic()
-        tree = self._look(self.paths, format=self.format)
+        tree = open_tree(self.paths, format=self.format)
         kept, left_out = _inside(tree)
         self._at = time.monotonic()
         self._took = self._at - start

@@ -36,7 +36,6 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        token: str | None = None,
         format: str | None = None,
     ) -> None:
         """AccessError for a path that does not exist, an address that cannot be used, or if packages are missing."""
@@ -47,7 +46,7 @@ class Server:
         except ImportError as error:
             raise missing("the web server of the browser", "browse") from error
         opened = OpenedPaths(paths, format=format)
-        self.token = token or secrets.token_urlsafe(24)
+        self.token = secrets.token_urlsafe(24)
         self.checks, self.statements = Checks(), Statements()
         self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])

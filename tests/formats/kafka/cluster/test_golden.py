@@ -9,10 +9,10 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
-from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.messages import decode_control as control_of
 from rawlog.formats.kafka.internal.messages import decode_framed, encode_control, encode_framed
+from rawlog.formats.kafka.paths import takes
 from rawlog.model.errors import RawlogError
 from tests.data.kraft import BROKERS, data_dir, dumped_metadata, image, unordered
 
@@ -94,7 +94,7 @@ def test_the_log_alone_leads_to_the_same_state(broker: str) -> None:
 @pytest.mark.parametrize("broker", ["broker-3.9.2", "broker-4.3.0"])
 def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
     """The log up to a snapshot's offset, folded without it, holds what the snapshot holds."""
-    from rawlog.formats.kafka.cluster.paths import snapshot_id
+    from rawlog.formats.kafka.paths import snapshot_id
 
     replica = replica_of(broker)
     compared = 0

@@ -18,11 +18,11 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, clusters
-from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import encode_batch, encode_controls
 from rawlog.formats.kafka.internal.messages import encode_framed
 from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.formats.kafka.paths import takes
 from rawlog.model.finding import Finding, Severity
 from rawlog.model.report import Action, Entry
 from tests.data.random_repair import Damage, RandomRepair, Repair

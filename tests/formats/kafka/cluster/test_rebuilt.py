@@ -9,14 +9,14 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.cluster.broker_disks import Disk
-from rawlog.formats.kafka.cluster.infer_cluster import (
+from rawlog.formats.kafka.cluster.internal_topics import partition_of
+from rawlog.formats.kafka.cluster.metadata_replicas import (
+    ClusterMetadata,
     PartitionDirectory,
     derive_topic_id,
     partition_count,
     rebuild,
 )
-from rawlog.formats.kafka.cluster.internal_topics import partition_of
-from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import uuid_text
 from tests.data.golden import golden_path

@@ -14,10 +14,10 @@ import rawlog
 from rawlog.formats.kafka.cluster import metadata_batches
 from rawlog.formats.kafka.cluster.metadata_batches import Replay
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment
-from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import UNKNOWN
 from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.formats.kafka.paths import takes
 from tests.data.kraft import BROKERS, data_dir
 from tests.reference.kraft import Cluster
 

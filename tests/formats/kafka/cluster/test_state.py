@@ -12,7 +12,6 @@ import pytest
 import rawlog
 from rawlog.formats.kafka.cluster.metadata import MIGRATING
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
-from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import (
     Voter,
@@ -24,6 +23,7 @@ from rawlog.formats.kafka.cluster.writer import (
 )
 from rawlog.formats.kafka.internal.messages import encode_framed
 from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.formats.kafka.paths import takes
 from rawlog.model.errors import OptionError
 from tests.data.golden import golden_path
 

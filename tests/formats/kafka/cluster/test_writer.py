@@ -10,7 +10,6 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, clusters
-from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.writer import (
     NewCluster,
     encode_batch,
@@ -21,6 +20,7 @@ from rawlog.formats.kafka.cluster.writer import (
 )
 from rawlog.formats.kafka.internal.messages import encode_framed
 from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.formats.kafka.paths import takes
 from rawlog.io.output import Folder
 from rawlog.model.errors import EncodeError, RawlogError
 from rawlog.model.report import Report

@@ -14,7 +14,7 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.log.legacy import open_wrappers
+from rawlog.formats.kafka.log.records import open_wrappers
 from rawlog.formats.kafka.log.segment import scan
 from tests.data.golden import GOLDEN, DumpCase, KafkaCase, kafka_brokers, kafka_cases, kafka_dumps, vectors
 from tests.reference import kafka

@@ -15,7 +15,6 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 
 import rawlog
-from rawlog.formats.kafka.log import legacy
 from rawlog.formats.kafka.log import records as reader
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.segment import (
@@ -194,9 +193,8 @@ def test_a_large_genuine_batch_is_read_whole(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of a few records, so that small batches have several."""
-    for module in (reader, legacy):
-        monkeypatch.setattr(module, "SLICE_ROWS", 3)
-        monkeypatch.setattr(module, "SLICE_BYTES", 200)
+    monkeypatch.setattr(reader, "SLICE_ROWS", 3)
+    monkeypatch.setattr(reader, "SLICE_BYTES", 200)
     monkeypatch.setattr(reader, "SLICE_HEADERS", 4)
 
 
@@ -218,9 +216,8 @@ def test_slices_give_the_rows_of_the_whole(sample: Sample, tiny: None) -> None:
         parts = [columns for _, _, columns in decode_bounded(some, own, set(reader.COLUMNS), MOST, 1 << 20)]
         found = [row for part in parts for row in pa.table(part.arrays).to_pylist()]
         with pytest.MonkeyPatch.context() as patch:
-            for module in (reader, legacy):
-                patch.setattr(module, "SLICE_ROWS", 1 << 18)
-                patch.setattr(module, "SLICE_BYTES", 1 << 26)
+            patch.setattr(reader, "SLICE_ROWS", 1 << 18)
+            patch.setattr(reader, "SLICE_BYTES", 1 << 26)
             patch.setattr(reader, "SLICE_HEADERS", 1 << 18)
             whole = [columns for _, _, columns in decode_bounded(some, own, set(reader.COLUMNS), MOST, 1 << 20)]
         assert found == [row for part in whole for row in pa.table(part.arrays).to_pylist()]

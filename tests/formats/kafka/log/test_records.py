@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from rawlog.formats.kafka.log.heads import take
 from rawlog.formats.kafka.log.kernels.heads import scan_batches
 from rawlog.formats.kafka.log.layouts import BATCH
-from rawlog.formats.kafka.log.legacy import decode_legacy, decode_plain, starts_plain
 from rawlog.formats.kafka.log.records import (
     COLUMNS,
     Columns,
     decode_columns,
+    decode_legacy,
+    decode_plain,
     milliseconds,
+    starts_plain,
 )
 from rawlog.kernels import byte_view
 from rawlog.model.errors import (

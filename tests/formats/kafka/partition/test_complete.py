@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.formats.kafka.partition.complete import accounts as accounts_of
+from rawlog.formats.kafka.partition.rules import accounts as accounts_of
 from rawlog.formats.kafka.partition.state import ABORT, COMMIT, TransactionCounts
 from rawlog.formats.kafka.partition.survey import fold_segment
 from rawlog.model.finding import CLASSES, Account

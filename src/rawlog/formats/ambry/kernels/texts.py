@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.formats.ambry.kernels.records import (
+from rawlog.formats.ambry.kernels.messages import (
     FIELDS,
     KIND,
     KIND_PUT,

@@ -317,18 +317,17 @@ class StoreWriter:
         """Begin the next log segment."""
         self.begin(Segment() if self.capacity is None else Segment(len(self.segments), 0), self.capacity)
 
-    def close(self, *, whole: bool = True) -> None:
-        """Write index and bloom files of appended messages; with `whole` also the descriptor and the marks of a clean stop."""
+    def close(self) -> None:
+        """Write index and bloom files of appended messages, the descriptor and the marks of a clean stop."""
         if self._file is None:
             self._next_segment()
         self.end_segment()
         folded = fold(catalog_of(self._columns))
         for name, raw in index_files(folded.entries, folded.catalog.segment, self.segments, self.style):
             self.put(name, raw)
-        if whole:
-            self.put(DESCRIPTOR_NAME, descriptor(self.incarnation_id))
-            self.put("remoteTokenTracker", seal(bytes(2)))
-            self.put("cleanshutdown", b"")
+        self.put(DESCRIPTOR_NAME, descriptor(self.incarnation_id))
+        self.put("remoteTokenTracker", seal(bytes(2)))
+        self.put("cleanshutdown", b"")
 
 
 def descriptor(incarnation_id: str) -> bytes:

@@ -23,8 +23,7 @@ from rawlog.formats.ambry.index import (
     Integers,
 )
 from rawlog.formats.ambry.kernels import messages as kernels
-from rawlog.formats.ambry.kernels.messages import find_message
-from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
+from rawlog.formats.ambry.kernels.messages import IN_PAYLOAD, find_message
 from rawlog.formats.ambry.keys import Identities, identities, text_of
 from rawlog.formats.ambry.layouts import (
     NONE,

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rawlog.formats.kafka.cluster import paths
-from rawlog.formats.kafka.cluster.tables import METADATA, STATE
+from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.paths import METADATA_TOPIC, file_named, unknown_file
+from rawlog.formats.kafka.tables import METADATA, STATE
 from rawlog.model.format import Family, File, Format, UnknownFile
 from rawlog.model.store import Copies, Panel, Rewrite, Store
 
@@ -40,7 +40,7 @@ QUORUM = Format(
     name="kraft.quorum",
     title="election state of a controller",
     files="quorum-state",
-    module="rawlog.formats.kafka.properties:QUORUM",
+    module="rawlog.formats.kafka.texts:QUORUM",
     match=file_named("quorum-state"),
     whole=True,
 )

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rawlog.formats.kafka.cluster.metadata import DIRECTORIES
-from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
-from rawlog.formats.kafka.paths import METADATA_TOPIC, directory_place, split
-from rawlog.formats.kafka.properties import properties, topic_id
+from rawlog.formats.kafka.paths import METADATA_DIRECTORY, METADATA_TOPIC, directory_place, split
+from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Places, Source, exists, refuse_locked
 from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.format import File

@@ -8,13 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.formats.kafka.cluster import metadata, tables
+from rawlog.formats.kafka import tables
+from rawlog.formats.kafka.cluster import metadata
 from rawlog.formats.kafka.cluster.metadata_log import Moment, clusters
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal import messages
 from rawlog.formats.kafka.internal.codec import Message, bytes_text, uuid_text
 from rawlog.formats.kafka.internal.topics import as_batch, milliseconds
-from rawlog.formats.kafka.log.secrets import shows_secrets
+from rawlog.formats.kafka.log.segment import shows_secrets
 from rawlog.model.format import File
 from rawlog.model.table import Table
 

@@ -53,7 +53,7 @@ class GroupRecord:
         return None if topic is None else str(topic)
 
 
-def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[GroupRecord]:
+def current(files: Sequence[File], *, skip_pending: bool = False) -> list[GroupRecord]:
     """The current commits and classic groups at the end of partitions of `__consumer_offsets`.
 
     With `skip_pending` those are left out for which a transaction that is still open has another commit: it may be committed later, and a
@@ -61,7 +61,7 @@ def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool 
     """
     latest: dict[tuple[Any, ...], GroupRecord] = {}
     for segments in partitions(files):
-        for _, entry in entries(segments, CONSUMER_OFFSETS, errors, lambda kind: kind <= GROUP_TYPE):
+        for _, entry in entries(segments, CONSUMER_OFFSETS, "raise", lambda kind: kind <= GROUP_TYPE):
             if entry.state == "aborted" or (entry.state == "pending" and not skip_pending):
                 continue
             key = entry.record.key

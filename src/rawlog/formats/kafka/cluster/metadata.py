@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rawlog.formats.kafka.cluster.paths import LOG_FORMAT
-from rawlog.formats.kafka.cluster.tables import METADATA
 from rawlog.formats.kafka.internal.codec import Message, bytes_text
 from rawlog.formats.kafka.internal.messages import (
     MASK,
@@ -28,9 +26,9 @@ from rawlog.formats.kafka.internal.messages import (
 from rawlog.formats.kafka.internal.topics import as_batch, read_records
 from rawlog.formats.kafka.log import segment
 from rawlog.formats.kafka.log.layouts import BATCH
-from rawlog.formats.kafka.log.secrets import may_hold_secret, shows_secrets
-from rawlog.formats.kafka.log.segment import explain, fault, resync, scan
-from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kafka.log.segment import explain, fault, may_hold_secret, resync, scan, shows_secrets
+from rawlog.formats.kafka.paths import LOG_FORMAT
+from rawlog.formats.kafka.tables import KAFKA_RECORDS, METADATA
 from rawlog.model.errors import DataError, LimitError
 from rawlog.model.finding import Rule
 from rawlog.model.format import File, Inspection, Spans, Want

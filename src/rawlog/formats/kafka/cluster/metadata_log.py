@@ -16,14 +16,6 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.cluster.metadata import COLUMNS, option
 from rawlog.formats.kafka.cluster.metadata_batches import LogBatches, Replay, can_decode
-from rawlog.formats.kafka.cluster.paths import (
-    BOOTSTRAP,
-    CHECKPOINT_FORMAT,
-    LOG_FORMAT,
-    METADATA_DIRECTORY,
-    is_metadata_log,
-    snapshot_id,
-)
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.messages import (
     control_type,
@@ -39,9 +31,18 @@ from rawlog.formats.kafka.log.records import TooMuch
 from rawlog.formats.kafka.log.segment import decode_run, decode_stored, only
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.partition.segment_outline import PlainExtent
-from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.properties import properties
+from rawlog.formats.kafka.paths import (
+    BOOTSTRAP,
+    CHECKPOINT_FORMAT,
+    LOG_FORMAT,
+    METADATA_DIRECTORY,
+    METADATA_TOPIC,
+    is_metadata_log,
+    snapshot_id,
+    split,
+)
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kafka.texts import properties
 from rawlog.io.storage import Source, exists
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rawlog.formats.kafka.checkpoints import LOG_START, checkpoint_text
 from rawlog.formats.kafka.cluster.metadata import KRAFT_VERSION, METADATA_VERSION, NO_LEADER
-from rawlog.formats.kafka.cluster.paths import BOOTSTRAP, METADATA_DIRECTORY
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import (
     Record,
@@ -25,6 +24,7 @@ from rawlog.formats.kafka.cluster.writer import (
 )
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, SHARE_STATE, TRANSACTION_STATE
+from rawlog.formats.kafka.paths import BOOTSTRAP, METADATA_DIRECTORY
 from rawlog.io.output import Folder
 from rawlog.model.errors import OptionError
 from rawlog.model.report import Report

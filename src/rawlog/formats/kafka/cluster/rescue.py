@@ -30,7 +30,6 @@ from rawlog.formats.kafka.cluster.copy_partition import (
     runs_between,
     runs_of_pieces,
 )
-from rawlog.formats.kafka.cluster.infer_cluster import HASHED, PartitionDirectory, rebuild
 from rawlog.formats.kafka.cluster.internal_topics import (
     Endings,
     InternalContents,
@@ -38,7 +37,7 @@ from rawlog.formats.kafka.cluster.internal_topics import (
     largest_producer,
     look,
 )
-from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata, elect
+from rawlog.formats.kafka.cluster.metadata_replicas import HASHED, ClusterMetadata, PartitionDirectory, elect, rebuild
 from rawlog.formats.kafka.cluster.new_cluster import (
     COPIES,
     INTERNAL_CONFIGS,
@@ -55,7 +54,6 @@ from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.evidence import first_trace
 from rawlog.formats.kafka.partition.identity import is_known_topic
-from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.lineage import Copy, DamagedBytes, LogOutline
 from rawlog.formats.kafka.partition.markers import LARGEST_STRETCH
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
@@ -68,7 +66,7 @@ from rawlog.formats.kafka.partition.replicas import (
     decide,
 )
 from rawlog.formats.kafka.partition.rules import absent_offsets
-from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of
+from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of, epochs_in
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path
@@ -805,6 +803,3 @@ def _left_out_plan(replica: Replica) -> CopyPlan:
     id_text = "" if replica.topic_id is None else f" (topic id {uuid_text(replica.topic_id)})"
     use = f"left out: {replica.why}{id_text}"
     return CopyPlan(replica.disk.name, replica.group, bases[0], bases[-1], replica.size, replica.state or "", use=use)
-
-
-__all__ = ["Rescuer"]

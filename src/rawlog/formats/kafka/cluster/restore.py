@@ -46,18 +46,17 @@ from rawlog.formats.kafka.cluster.new_cluster import (
     start_notes,
     write_directories,
 )
-from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEWEST_LEVEL, TRANSACTION_STATE
 from rawlog.formats.kafka.log.layouts import NONE, ControlType
 from rawlog.formats.kafka.log.writer import Batching
-from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.rules import absent_offsets
+from rawlog.formats.kafka.partition.segment_outline import epochs_in
 from rawlog.formats.kafka.partition.sink import Sink, SinkSettings, is_topic
 from rawlog.formats.kafka.partition.writer import PartitionWriter, SegmentLimits, topic_id_in
-from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.properties import topic_id
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split, takes
+from rawlog.formats.kafka.texts import topic_id
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.model.errors import OptionError, RawlogError

@@ -21,14 +21,6 @@ from rawlog.formats.kafka.cluster.metadata_log import (
     last_time,
     stores,
 )
-from rawlog.formats.kafka.cluster.paths import (
-    CHECKPOINT_FORMAT,
-    LOG_FORMAT,
-    QUORUM_FORMAT,
-    is_bootstrap,
-    segment_name,
-    snapshot_id,
-)
 from rawlog.formats.kafka.cluster.state import IMAGED, State
 from rawlog.formats.kafka.cluster.writer import checkpoint_name, write_checkpoint
 from rawlog.formats.kafka.internal.messages import decode_record, framed_types
@@ -36,8 +28,17 @@ from rawlog.formats.kafka.log.layouts import BATCH, ControlType
 from rawlog.formats.kafka.partition.rewrite import keep_surroundings
 from rawlog.formats.kafka.partition.rewrite import rebuild as rebuild_partition
 from rawlog.formats.kafka.partition.segment_outline import PADDING, UNFINISHED, bytes_of, find_sound, is_misread
-from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.properties import parse_quorum
+from rawlog.formats.kafka.paths import (
+    CHECKPOINT_FORMAT,
+    LOG_FORMAT,
+    METADATA_TOPIC,
+    QUORUM_FORMAT,
+    is_bootstrap,
+    segment_name,
+    snapshot_id,
+    split,
+)
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.model.errors import (

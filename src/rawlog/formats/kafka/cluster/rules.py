@@ -11,7 +11,6 @@ import numpy as np
 
 from rawlog.formats.kafka.cluster.metadata import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, stores
-from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, is_bootstrap, snapshot_id
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
@@ -20,8 +19,8 @@ from rawlog.formats.kafka.log import rules as kafka_checks
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, OUTLINE, Attributes, ControlType
 from rawlog.formats.kafka.log.segment import decode_bounded, only
-from rawlog.formats.kafka.paths import METADATA_TOPIC
-from rawlog.formats.kafka.properties import parse_quorum
+from rawlog.formats.kafka.paths import METADATA_TOPIC, QUORUM_FORMAT, is_bootstrap, snapshot_id
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.io.storage import Source
 from rawlog.model.errors import DataError, LimitError, RawlogError, UnsupportedError
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule

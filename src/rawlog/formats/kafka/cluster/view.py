@@ -12,7 +12,6 @@ from rawlog.formats.kafka.cluster.broker_disks import compare
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION, NO_LEADER, SAME_LEADER, option
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
-from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY, takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
 from rawlog.formats.kafka.internal.messages import (
@@ -29,6 +28,7 @@ from rawlog.formats.kafka.internal.messages import (
     is_secret_config,
 )
 from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.formats.kafka.paths import METADATA_DIRECTORY, takes
 from rawlog.model import difference as core
 from rawlog.model.errors import AccessError, DataError, OptionError
 from rawlog.model.format import File
@@ -200,10 +200,8 @@ _TEXTS: dict[str, _Text] = {
 }
 
 
-def events(
-    store: MetadataStore, *, errors: str = "raise", show_secrets: bool = False, no_ops: bool = False
-) -> Iterator[Event]:
-    """Every record of the log as an event, in order."""
+def events(store: MetadataStore, *, errors: str = "raise", show_secrets: bool = False) -> Iterator[Event]:
+    """Every record of the log that says something as an event, in order."""
     narrator = Narrator(show_secrets)
     if store.start and store.snapshots:
         narrator.learn(MetadataStore(store.newest_first[-1:]).fold(errors="skip"))
@@ -214,7 +212,7 @@ def events(
                 type, text = narrator.control(rows.kinds[index], value)
             else:
                 type, topic, text = narrator.record(value)
-            if type != NO_OP or no_ops:
+            if type != NO_OP:
                 yield Event(offset, rows.times[index], rows.epochs[index], narrator.leader, type, topic, text)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION, record_version
-from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY, segment_name
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.internal.messages import encode_control, encode_framed
@@ -22,6 +21,7 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
     ControlType,
 )
+from rawlog.formats.kafka.paths import METADATA_DIRECTORY, segment_name
 from rawlog.io.checksums import crc32c
 from rawlog.io.output import Folder
 from rawlog.model.errors import EncodeError

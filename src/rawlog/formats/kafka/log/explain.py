@@ -47,7 +47,7 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
     ControlType,
 )
-from rawlog.formats.kafka.log.secrets import may_hold_secret
+from rawlog.formats.kafka.log.segment import may_hold_secret
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.checksums import crc32, crc32c
 from rawlog.io.compression import DEFAULT_LIMIT, decompress

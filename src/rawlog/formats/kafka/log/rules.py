@@ -20,8 +20,7 @@ from rawlog.formats.kafka.log.layouts import (
     OUTLINE,
     Attributes,
 )
-from rawlog.formats.kafka.log.legacy import holds_older
-from rawlog.formats.kafka.log.records import Columns, milliseconds
+from rawlog.formats.kafka.log.records import Columns, holds_older, milliseconds
 from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
 from rawlog.model.errors import DataError, LimitError, UnsupportedError
 from rawlog.model.finding import (

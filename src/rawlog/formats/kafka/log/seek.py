@@ -23,7 +23,6 @@ from rawlog.formats.kafka.log.layouts import (
     TIME_INDEX_ENTRY,
     Attributes,
 )
-from rawlog.io.checksums import crc32c
 from rawlog.io.storage import Source, is_remote
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
@@ -118,6 +117,8 @@ def time_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
 
 def is_batch_at(source: Source, position: int, offset: int) -> bool:
     """Whether a sound batch begins at `position` that reaches up to `offset` or, of a set appended at once, begins before it."""
+    from rawlog.io.checksums import crc32c
+
     if position < 0 or source.size - position < BATCH.size:
         return False
     head = source.read(position, BATCH.size)

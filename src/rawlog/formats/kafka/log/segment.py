@@ -1,12 +1,12 @@
 """The log segment: everything rawlog can do with one, by what the headers of its batches say.
 
-`records` and `legacy` read the bytes of records, `seek` finds places through indexes and headers, `explain` and `rules` are imported when
-they are needed.
+`records` reads the bytes of records. `seek`, which finds places through indexes and headers, `explain` and `rules` are imported when they
+are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -30,21 +30,24 @@ from rawlog.formats.kafka.log.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
-from rawlog.formats.kafka.log.legacy import (
+from rawlog.formats.kafka.log.records import (
+    COLUMNS,
+    WHOLE_ROWS,
+    Columns,
+    TooMuch,
+    decode_columns,
     decode_legacy,
     decode_legacy_slices,
     decode_plain,
+    decode_slices,
     has_open_wrappers,
     open_wrappers,
     starts_plain,
     unwrap,
 )
-from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
-from rawlog.formats.kafka.log.secrets import shows_secrets, without_secrets
-from rawlog.formats.kafka.log.seek import count, cuts, seek
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.kernels import byte_view, columns
-from rawlog.model.errors import CorruptError, DataError
+from rawlog.model.errors import CorruptError, DataError, OptionError
 from rawlog.model.finding import Rule
 from rawlog.model.format import (
     MAX_DECOMPRESSED,
@@ -68,32 +71,6 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder, Output
     from rawlog.model.explain import Node
 
-__all__ = [
-    "LAYOUTS",
-    "context",
-    "contradicted",
-    "count",
-    "cuts",
-    "decode",
-    "decode_together",
-    "expected_gaps",
-    "explain",
-    "fault",
-    "floor",
-    "losses",
-    "lost_offsets",
-    "offsets",
-    "resync",
-    "rules",
-    "scan",
-    "seek",
-    "spans",
-    "splits",
-    "summary",
-    "tally",
-    "undone",
-    "write",
-]
 
 LAYOUTS = (BATCH, ENTRY_V1, ENTRY_V0)
 MOST_MS = ((1 << 63) - 1) // 1000
@@ -655,6 +632,32 @@ def rules() -> Sequence[Rule[Inspection]]:
     return log_rules()
 
 
+# Places that are found through indexes and headers -------------------------------------------------------------------------------
+
+
+def seek(file: File, group: Sequence[File], offset: int | None, since: int | None) -> int:
+    """A batch's position not after the first row at `offset` or `since` (microseconds); 0 where no index helps."""
+    from rawlog.formats.kafka.log import seek as places
+
+    return places.seek(file, group, offset, since)
+
+
+def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
+    """Positions of batches about `size` bytes apart."""
+    from rawlog.formats.kafka.log import seek as places
+
+    return places.cuts(file, group, size)
+
+
+def count(
+    file: File, start: int, stop: int | None, following: int | None, see: Callable[[Offsets], None]
+) -> tuple[int, int]:
+    """The number of records from `start` on without control records, and the byte up to which headers tell it."""
+    from rawlog.formats.kafka.log import seek as places
+
+    return places.count(file, start, stop, following, see)
+
+
 # What needs the other files of its partition, or writes them -------------------------------------------------------------
 
 
@@ -706,7 +709,7 @@ def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
     """That a segment is of another metadata log than those before it."""
     if file.place.topic != METADATA_TOPIC:
         return iter(())
-    from rawlog.formats.kafka.cluster import paths
+    from rawlog.formats.kafka import paths
 
     return paths.contradicted(group, file, end)
 
@@ -738,3 +741,76 @@ def _join_shares(shares: Sequence[tuple[str, Any]], output: Output, options: Map
 
 
 splits = SplitWriter(_write_share, _join_shares)
+
+
+# Secrets in metadata logs: what `records` shows of a record that holds salts, keys or passwords ----------------------------------
+#
+# The secret bytes are overwritten with asterisks, as many as there were, so that the record still decodes. What works on bytes
+# (rebuild, repair, restore) never comes through here. Message definitions are imported where they are used: most logs need none.
+
+STAR = b"*"
+OPTION = "showSecrets"
+
+
+def shows_secrets(options: Mapping[str, str]) -> bool:
+    """Whether secrets are to be shown. OptionError if that is neither true nor false."""
+    for name, value in options.items():
+        if name.replace("_", "").replace("-", "").lower() == OPTION.lower():
+            if str(value).strip().lower() not in ("true", "false"):
+                raise OptionError(f"option {OPTION} {value!r}: true or false expected")
+            return str(value).strip().lower() == "true"
+    return False
+
+
+def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows whose values show no secret of a metadata record."""
+    from rawlog.formats.kafka.internal.messages import FRAME_VERSION, SECRETS, framed_types
+
+    holders = (*SECRETS, "ConfigRecord")  # the metadata records that may hold a secret
+    values = batch.column("value")
+    begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in holders}
+    plain = values.to_pylist()
+    shown = [hide_secrets(value) if value is not None and value[:2] in begins else value for value in plain]
+    if shown == plain:
+        return batch
+    at = batch.schema.get_field_index("value")
+    return batch.set_column(at, batch.schema.field(at), pa.array(shown, values.type))
+
+
+def hide_secrets(value: bytes) -> bytes:
+    """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
+    from rawlog.formats.kafka.internal.messages import decode_framed, encode_framed, is_secret
+
+    try:
+        framed = decode_framed(value)
+    except DataError:
+        return _unreadable(value)
+    name = framed.codec.schema.name
+    message = dict(framed.message)
+    for field, content in framed.message.items():
+        if content is not None and is_secret(name, field, framed.message):
+            message[field] = STAR * len(content) if isinstance(content, bytes) else "*" * len(content.encode())
+    return value if message == framed.message else encode_framed(framed.key, message, framed.version)
+
+
+def _unreadable(value: bytes) -> bytes:
+    """A record of a version that is not known: all of its body, where its type is known to hold secrets."""
+    from rawlog.formats.kafka.internal.messages import frame_head, framed_types
+
+    try:
+        key, _, body = frame_head(value)
+    except DataError:
+        return value
+    schema = framed_types().get(key)
+    if schema is None or not may_hold_secret(schema.name, value):
+        return value
+    return value[:body] + STAR * (len(value) - body)
+
+
+def may_hold_secret(schema: str, value: bytes) -> bool:
+    """Whether the bytes of a record that cannot be decoded may hold a secret, by the name of its type."""
+    from rawlog.formats.kafka.internal.messages import SECRET_CONFIGS, SECRETS
+
+    if schema in SECRETS:
+        return True
+    return schema == "ConfigRecord" and any(word.encode() in value for word in SECRET_CONFIGS)

@@ -57,14 +57,14 @@ class Partition(Store):
         return topic.startswith("__")
 
     def accounts(self) -> Sequence[Account]:
-        from rawlog.formats.kafka.partition import complete
+        from rawlog.formats.kafka.partition import rules
 
-        return complete.accounts(self)
+        return rules.accounts(self)
 
     def predictions(self) -> Sequence[Prediction]:
-        from rawlog.formats.kafka.partition import startup
+        from rawlog.formats.kafka.partition import log_directories
 
-        return startup.predictions(self)
+        return log_directories.predictions(self)
 
     def reading(self) -> Reading:
         from rawlog.formats.kafka.partition.survey import reading
@@ -187,9 +187,9 @@ class Partition(Store):
 
     @classmethod
     def startups(cls, files: Sequence[File]) -> Sequence[Startup]:
-        from rawlog.formats.kafka.partition import startup
+        from rawlog.formats.kafka.partition import log_directories
 
-        return startup.startups(files)
+        return log_directories.startups(files)
 
     @classmethod
     def elsewhere(cls, files: Sequence[File]) -> Sequence[Elsewhere]:

@@ -34,11 +34,9 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
     ControlType,
 )
-from rawlog.formats.kafka.log.legacy import decode_legacy
-from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch
+from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch, decode_legacy
 from rawlog.formats.kafka.log.segment import TOTAL, only, pieces, sound
 from rawlog.formats.kafka.partition.erase import FilterResult, keep_records
-from rawlog.formats.kafka.partition.leader_epochs import Correction
 from rawlog.formats.kafka.partition.outline import refuse_misplaced
 from rawlog.formats.kafka.partition.rewrite import (
     NewSegment,
@@ -50,6 +48,7 @@ from rawlog.formats.kafka.partition.rewrite import (
     topic_id_of,
     whole_batches,
 )
+from rawlog.formats.kafka.partition.segment_outline import Correction
 from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, ProducerState, marker_fields
 from rawlog.formats.kafka.partition.survey import aborted_in, snapshot_rows
 from rawlog.formats.kafka.partition.writer import (

@@ -20,13 +20,13 @@ from rawlog.formats.kafka.log.seek import seek
 from rawlog.formats.kafka.partition import transactions
 from rawlog.formats.kafka.partition.state import ProducerState
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
-from rawlog.formats.kafka.properties import topic_id
 from rawlog.formats.kafka.tables import (
     GROUPS,
     OFFSETS,
     SHARES,
     TRANSACTIONS,
 )
+from rawlog.formats.kafka.texts import topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError

@@ -21,8 +21,7 @@ from rawlog.formats.kafka.log.kernels import encode
 from rawlog.formats.kafka.log.kernels import encode as filter
 from rawlog.formats.kafka.log.kernels.records import NO_APPEND_TIME
 from rawlog.formats.kafka.log.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, Attributes
-from rawlog.formats.kafka.log.legacy import decode_legacy, holds_older
-from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, TooMuch, milliseconds
+from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, TooMuch, decode_legacy, holds_older, milliseconds
 from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
 from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_legacy
 from rawlog.formats.kafka.partition.outline import BatchRange, Outline

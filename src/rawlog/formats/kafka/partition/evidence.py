@@ -26,8 +26,7 @@ from rawlog.formats.kafka.entries import scan_padded
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, NONE, TIME_INDEX_ENTRY, Attributes
 from rawlog.formats.kafka.partition.identity import is_compacted_topic, is_known_topic, is_tiered_topic, parent_of
-from rawlog.formats.kafka.partition.leader_epochs import epochs_in
-from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of
+from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of, epochs_in
 from rawlog.formats.kafka.paths import INTERNAL, MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
 from rawlog.io.walk import walk

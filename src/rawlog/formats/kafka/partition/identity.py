@@ -18,7 +18,7 @@ from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, OUTLINE
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.writer import METADATA
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC, directory_place, split
-from rawlog.formats.kafka.properties import properties, topic_id
+from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source, exists, listing
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, DataError, RawlogError

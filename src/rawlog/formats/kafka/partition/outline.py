@@ -31,7 +31,6 @@ from rawlog.formats.kafka.partition.evidence import (
     stated_end,
 )
 from rawlog.formats.kafka.partition.identity import Identity
-from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
     HUGE,
@@ -39,6 +38,8 @@ from rawlog.formats.kafka.partition.segment_outline import (
     PADDING,
     UNFINISHED,
     BatchOrder,
+    Correction,
+    EpochRuns,
     Extent,
     SoundBatches,
     Span,
@@ -737,6 +738,3 @@ def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) 
     ranges = Intervals((first, HUGE if last is None else last + 1) for first, last in spans)
     left = ranges.subtract(Intervals.closed(covered))
     return [(first, None if stop == HUGE else stop - 1) for first, stop in left]
-
-
-__all__ = ["BatchRange", "Fate", "MissingOffsets", "Outline", "Side", "outline", "refuse_damage"]

@@ -18,8 +18,7 @@ from rawlog.formats.kafka.log.heads import Heads, take
 from rawlog.formats.kafka.log.kernels.compact import locate_records_v2
 from rawlog.formats.kafka.log.kernels.encode import seal_batches
 from rawlog.formats.kafka.log.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, SMALLEST_RECORD
-from rawlog.formats.kafka.log.legacy import decode_legacy
-from rawlog.formats.kafka.log.records import COLUMNS, Columns, TooMuch, decode_columns
+from rawlog.formats.kafka.log.records import COLUMNS, Columns, TooMuch, decode_columns, decode_legacy
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch, encode_marker
 from rawlog.formats.kafka.partition.identity import Identity, identity
 from rawlog.formats.kafka.partition.markers import COMMITTED, UNKNOWN, Judge, Ledger, Transaction

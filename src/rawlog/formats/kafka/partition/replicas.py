@@ -27,7 +27,7 @@ from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.seek import last_indexed
 from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Share, span, unite
 from rawlog.formats.kafka.paths import METADATA_TOPIC, remote_directory, split
-from rawlog.formats.kafka.properties import properties, topic_id
+from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.difference import Change, Difference, Tally, compare_ordered
@@ -485,7 +485,6 @@ def decide(
     *,
     is_compacted: bool | None = False,
     left_out: Sequence[CopyPlan] = (),
-    unknown: Sequence[str] = (),
     nodes: Collection[int] = (),
     known: tuple[int, int | None] = (0, None),
 ) -> Decision:
@@ -496,10 +495,8 @@ def decide(
     usable = [copy for copy in copies if not copy.is_blank] or list(copies)
     if not usable:
         lost = (Span(*known, "no replica is here"),)
-        return Decision(
-            UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost, unknown=tuple(unknown))
-        )
-    return _Decider(name, usable, assignment, is_compacted, list(unknown), nodes).decide(copies, left_out)
+        return Decision(UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost))
+    return _Decider(name, usable, assignment, is_compacted, nodes).decide(copies, left_out)
 
 
 class _Decider:
@@ -511,11 +508,10 @@ class _Decider:
         copies: Sequence[Copy],
         assignment: Assignment | None,
         is_compacted: bool | None,
-        unknown: list[str],
         nodes: Collection[int],
     ) -> None:
-        self.name, self.copies, self.is_compacted, self.unknown = name, copies, is_compacted, unknown
-        self.nodes = nodes
+        self.name, self.copies, self.is_compacted, self.nodes = name, copies, is_compacted, nodes
+        self.unknown: list[str] = []
         newest = max(copy.written_epoch for copy in copies)
         self.is_outdated = assignment is not None and newest > assignment.epoch
         self.assignment = None if self.is_outdated else assignment

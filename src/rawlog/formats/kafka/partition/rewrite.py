@@ -20,7 +20,6 @@ from rawlog.formats.kafka.partition.identity import (
     identity,
     is_tiered_topic,
 )
-from rawlog.formats.kafka.partition.leader_epochs import Correction
 from rawlog.formats.kafka.partition.log_directories import (
     COUNTING,
     infer_identity,
@@ -29,7 +28,7 @@ from rawlog.formats.kafka.partition.log_directories import (
     topic_id_in,
 )
 from rawlog.formats.kafka.partition.outline import Outline, Side, correct_epochs, outline, refuse_damage, refuse_holes
-from rawlog.formats.kafka.partition.segment_outline import PADDING, UNFINISHED
+from rawlog.formats.kafka.partition.segment_outline import PADDING, UNFINISHED, Correction
 from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits
 from rawlog.formats.kafka.paths import (
@@ -38,7 +37,7 @@ from rawlog.formats.kafka.paths import (
     remote_directory,
     split,
 )
-from rawlog.formats.kafka.properties import check_meta
+from rawlog.formats.kafka.texts import check_meta
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source, exists
 from rawlog.io.walk import describe, walk

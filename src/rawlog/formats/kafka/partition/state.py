@@ -8,7 +8,7 @@ transactions were open before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
 import numpy as np
@@ -300,14 +300,6 @@ def _oddity(odd: int, expected: int, epoch: int, sequence: int, offset: int, pla
         return Oddity("sequence", f"sequence {sequence} begins epoch {epoch}", *place, offset, 0, sequence)
     before = (expected - 1) & kernels.SEQUENCE_MASK
     return Oddity("sequence", f"sequence {sequence} after {before}", *place, offset, expected, sequence)
-
-
-def merge_folds(folds: Iterable[Producers]) -> Producers:
-    """The fold of neighbouring stretches from the start of the log on."""
-    producers = Producers()
-    for fold in folds:
-        producers.merge(fold)
-    return producers.finish()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -25,9 +25,8 @@ from rawlog.formats.kafka.log.layouts import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
-from rawlog.formats.kafka.log.legacy import open_wrappers
+from rawlog.formats.kafka.log.records import open_wrappers
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
-from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
 from rawlog.formats.kafka.partition.outline import (
     UNDECIDED,
     BatchRange,
@@ -35,7 +34,14 @@ from rawlog.formats.kafka.partition.outline import (
     Side,
     outline,
 )
-from rawlog.formats.kafka.partition.segment_outline import Extent, PlainExtent, batches_of, bytes_of
+from rawlog.formats.kafka.partition.segment_outline import (
+    Correction,
+    Extent,
+    PlainExtent,
+    batches_of,
+    bytes_of,
+    epochs_in,
+)
 from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, Tally
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists

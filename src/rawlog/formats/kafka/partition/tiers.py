@@ -44,7 +44,7 @@ from rawlog.formats.kafka.paths import (
     segment_id,
     split,
 )
-from rawlog.formats.kafka.properties import topic_id
+from rawlog.formats.kafka.texts import topic_id
 from rawlog.io.storage import (
     Source,
     exists,

@@ -32,7 +32,7 @@ from rawlog.formats.kafka.log.layouts import (
 from rawlog.formats.kafka.log.segment import sound
 from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, ProducerState
 from rawlog.formats.kafka.paths import directory_place, segment_file
-from rawlog.formats.kafka.properties import topic_id as read_topic_id
+from rawlog.formats.kafka.texts import topic_id as read_topic_id
 from rawlog.io.checksums import crc32c
 from rawlog.io.output import Folder
 from rawlog.io.storage import read_regular
@@ -375,7 +375,7 @@ class PartitionWriter:
 
 def topic_id_in(target: Path, topic: str) -> str | None:
     """The id that partitions of a topic have in a log directory."""
-    from rawlog.formats.kafka.properties import topic_id
+    from rawlog.formats.kafka.texts import topic_id
 
     if not target.is_dir():
         return None

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
-from rawlog.formats.rocketmq.store.compaction import units_of
 from rawlog.formats.rocketmq.store.dispatch import (
     U_BATCH,
     U_OFFSET,
@@ -23,7 +22,7 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_TAG,
     Queue,
 )
-from rawlog.formats.rocketmq.store.rewrite import place_units
+from rawlog.formats.rocketmq.store.rewrite import place_units, units_of
 from rawlog.formats.rocketmq.store.settings import ext_tags
 from rawlog.formats.rocketmq.store.store import View, views
 from rawlog.io.storage import Source
@@ -438,6 +437,3 @@ def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.boo
     is_present = np.empty(order.size, np.bool_)
     is_present[order] = first[np.cumsum(is_new) - 1] < count
     return is_present[count:]
-
-
-__all__ = ["ComparisonResult", "compare_index", "comparison_of"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.commitlog import scan
 from rawlog.formats.rocketmq.index import Index
-from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq.kernels import encode
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
@@ -169,7 +169,7 @@ def _texts(rows: Messages, which: Numbers, name: str) -> list[str]:
     """A property of messages; empty where there is none."""
     out = np.empty((2, which.size), np.int64)
     starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
-    derive.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
+    encode.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
     return [
         java_text(bytes(rows.data[start : start + size])) if size > 0 else ""
         for start, size in zip(out[0].tolist(), out[1].tolist(), strict=True)
@@ -330,7 +330,7 @@ def _hash(
     for room in (4 * len(rows), int(strings.sum()) + 2 * len(rows)):
         hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
         of_tags = np.empty(room, np.bool_)
-        count, _, status = derive.derive_rows(
+        count, _, status = encode.derive_rows(
             rows.data,
             rows[kernels.F_PROPERTIES],
             strings,
@@ -390,7 +390,7 @@ def property_spans(
     """Where a property of messages begins, and its size; below zero: a message has none."""
     starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
     out = np.empty((2, starts.size), np.int64)
-    derive.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
+    encode.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
     return out[0], out[1]
 
 

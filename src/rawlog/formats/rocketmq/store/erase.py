@@ -25,18 +25,20 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
 from rawlog.formats.rocketmq.store.dispatch import U_BATCH, DerivedEntries
 from rawlog.formats.rocketmq.store.placeholders import Slot, covering, placeholder_size
 from rawlog.formats.rocketmq.store.repair import check_log
 from rawlog.formats.rocketmq.store.rewrite import (
     DATABASES,
     DERIVED,
+    FORMATS,
     NEVER_COPIED,
     carry_databases,
+    change_queue,
     copy,
     new_report,
     pad,
+    units_of,
     write_derived,
 )
 from rawlog.formats.rocketmq.store.settings import settings_of, sizes_of

@@ -28,7 +28,6 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages, out_of_line
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.compaction import FORMATS, write_compacted
 from rawlog.formats.rocketmq.store.configs import Configs
 from rawlog.formats.rocketmq.store.outline import (
     CUT,
@@ -58,6 +57,7 @@ from rawlog.formats.rocketmq.store.placeholders import (
 from rawlog.formats.rocketmq.store.rewrite import (
     DATABASES,
     DERIVED,
+    FORMATS,
     NEVER_COPIED,
     QUEUE_DATABASE,
     STORE_DATABASE,
@@ -66,6 +66,7 @@ from rawlog.formats.rocketmq.store.rewrite import (
     copy,
     drop,
     new_report,
+    write_compacted,
     write_derived,
     write_sized,
 )

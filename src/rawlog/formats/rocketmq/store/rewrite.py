@@ -2,6 +2,9 @@
 
 `rebuild` keeps the commit log and derives the rest, `write` (for `convert`) makes a store of rows, `repair` decides which messages a new
 commit log has. All three derive files here, byte for byte as the engine would.
+
+In the logs of compaction topics, a lost message is taken from the commit log, where only its physical offset differs; one that is lost
+there too is covered and removed from the topic's queue.
 """
 
 from __future__ import annotations
@@ -15,15 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import (
-    COMMIT_LOG_NAME,
-    above,
-    below_root,
-    parts,
-    writer,
-)
-from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq import COMMIT_LOG_NAME, COMPACTION_LOG, above, below_root, parts, writer
+from rawlog.formats.rocketmq.kernels import encode
 from rawlog.formats.rocketmq.kernels import encode as kernels
+from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
     BLANK,
@@ -36,12 +34,15 @@ from rawlog.formats.rocketmq.layouts import (
     HOST_V6,
     INDEX_ENTRY,
     INDEX_HEADER,
+    LARGEST_BODY,
+    MAGIC_BLANK,
     PRE_BLANK_SIZE,
     SCHEDULE_TOPIC,
     SLOT,
     UNIT,
     SysFlag,
 )
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import (
     K_ADDRESS,
@@ -55,18 +56,16 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_TIME,
     DerivedEntries,
     Queue,
+    derive_from,
 )
-from rawlog.formats.rocketmq.store.settings import (
-    SIZE_OPTIONS,
-    Settings,
-    Sizes,
-    settings_of,
-    sizes_of,
-)
+from rawlog.formats.rocketmq.store.placeholders import SMALLEST_FILLER, covering
+from rawlog.formats.rocketmq.store.settings import SIZE_OPTIONS, Settings, Sizes, settings_of, sizes_of
+from rawlog.formats.rocketmq.units import COMPACTION_QUEUE
 from rawlog.formats.rocketmq.writer import Entries, blank
 from rawlog.io.output import Folder, Output, why_unsafe
 from rawlog.io.storage import Source
-from rawlog.model.errors import EncodeError, OptionError, unknown
+from rawlog.io.walk import walk
+from rawlog.model.errors import DataError, EncodeError, OptionError, unknown
 from rawlog.model.format import File, Judge
 from rawlog.model.frames import Bytes
 from rawlog.model.report import Action, Report
@@ -639,24 +638,24 @@ def write_index(folder: Folder, keys: NDArray[np.int64], sizes: Sizes, report: R
     """Write the key index with these keys (`K_…`); the time at which its last full file ends."""
     hashes, addresses, times = (np.ascontiguousarray(keys[row]) for row in (K_HASH, K_ADDRESS, K_TIME))
     report.count("keys", int(hashes.size))
-    done, full_until, before, name_before = 0, 0, np.zeros(derive.STATE, np.int64), 0
+    done, full_until, before, name_before = 0, 0, np.zeros(encode.STATE, np.int64), 0
     while done < hashes.size:
-        state = np.zeros(derive.STATE, np.int64)
-        state[derive.X_COUNT] = 1
-        if before[derive.X_END] > 0:
-            state[derive.X_BEGIN] = state[derive.X_END] = before[derive.X_END]
-        if before[derive.X_END_TIME] > 0:
-            state[derive.X_BEGIN_TIME] = state[derive.X_END_TIME] = before[derive.X_END_TIME]
+        state = np.zeros(encode.STATE, np.int64)
+        state[encode.X_COUNT] = 1
+        if before[encode.X_END] > 0:
+            state[encode.X_BEGIN] = state[encode.X_END] = before[encode.X_END]
+        if before[encode.X_END_TIME] > 0:
+            state[encode.X_BEGIN_TIME] = state[encode.X_END_TIME] = before[encode.X_END_TIME]
         slots, entries = np.zeros(sizes.slots, np.int32), np.zeros(sizes.entries * INDEX_ENTRY.size, np.uint8)
-        done = int(derive.append_keys(hashes, addresses, times, done, state, slots, entries))
-        name_before = max(int(state[derive.X_BEGIN_TIME]), name_before + 1)
+        done = int(encode.append_keys(hashes, addresses, times, done, state, slots, entries))
+        name_before = max(int(state[encode.X_BEGIN_TIME]), name_before + 1)
         header = np.array([tuple(state.tolist())], INDEX_HEADER.dtype).tobytes()
-        used = int(state[derive.X_COUNT]) * INDEX_ENTRY.size
+        used = int(state[encode.X_COUNT]) * INDEX_ENTRY.size
         size = INDEX_HEADER.size + sizes.slots * SLOT.size + sizes.entries * INDEX_ENTRY.size
         write_sized(folder, _index_name(name_before), [header, slots.astype(">i4").tobytes(), entries[:used]], size)
         report.count("files")
-        if int(state[derive.X_COUNT]) >= sizes.entries:
-            full_until = int(state[derive.X_END_TIME])
+        if int(state[encode.X_COUNT]) >= sizes.entries:
+            full_until = int(state[encode.X_END_TIME])
         before = state
     return full_until
 
@@ -673,3 +672,143 @@ def write_checkpoint(folder: Folder, physic: int, logics: int, index_until: int,
     row["physic_timestamp"], row["logics_timestamp"], row["index_timestamp"] = physic, logics, index_until
     row["logics_physical_offset"] = logics_offset
     write_sized(folder, "checkpoint", [row.tobytes()], CHECKPOINT_SIZE)
+
+
+# The logs of compaction topics ---------------------------------------------------------------------------------------------------
+
+FORMATS = ("rocketmq.compactionlog", "rocketmq.compactioncq")
+Find = Callable[[Queue, int], bytes | None]
+"""(queue, number) -> the bytes of that message in the commit log, None if it is not there."""
+
+
+def write_compacted(files: Sequence[File], folder: Folder, find: Find, report: Report) -> None:
+    """Copy the logs and queues of compaction topics; those with damage are repaired in the copy."""
+    logs, queues = ([file for file in files if file.format == name and file.problem is None] for name in FORMATS)
+    paired = {(file.place.topic, file.place.partition, file.place.start_offset): file for file in queues}
+    for log in logs:
+        queue = paired.pop((log.place.topic, log.place.partition, log.place.start_offset), None)
+        _write(log, queue, folder, find, report)
+    for file in paired.values():
+        drop(report, "left out, its log is missing", file.path, 0, file.size)
+
+
+def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Report) -> None:
+    sound, units, end = _sound(log)
+    holes = _holes(log, sound, end)
+    for file in (log, queue):
+        if file is not None:
+            copy(folder, file, report)
+    rows, is_damaged = units_of(queue) if queue is not None else (np.empty(0, BATCH_UNIT.dtype), False)
+    if not holes and not is_damaged:
+        return
+    start = log.place.start_offset or 0
+    rows_at = {int(row["physical_offset"]) - start: row for row in rows}
+    restored: dict[int, bytes] = {}
+    patches: list[tuple[int, bytes]] = []
+    for first, stop in holes:
+        at = first
+        for position in sorted(place for place in rows_at if first <= place < stop):
+            number, size = int(rows_at[position]["base_offset"]), int(rows_at[position]["size"])
+            raw = find((str(log.place.topic), int(log.place.partition or 0)), number)
+            if raw is None or len(raw) != size or position < at or position + size > stop:
+                continue
+            if position != at and position - at < SMALLEST_FILLER:
+                continue
+            patches += _fillers(start, at, position, report, log)
+            where = HEAD.at("physical_offset")
+            restored[position] = raw[:where] + (start + position).to_bytes(8, "big") + raw[where + 8 :]
+            patches.append((position, restored[position]))
+            reason = f"message {number} restored from the commit log"
+            report.add(Action.REBUILT, reason, log.path, start=position, stop=position + size)
+            at = position + size
+        patches += _fillers(start, at, stop, report, log)
+    with folder.change(below_root(log)) as out:
+        for position, data in patches:
+            out.seek(position)
+            out.write(data)
+    if queue is None:
+        return
+    lost = sorted(int(row["base_offset"]) for at, row in rows_at.items() if at not in sound and at not in restored)
+    if lost:
+        report.count("messages_lost", len(lost))
+        reason = f"{len(lost):,} messages of the compaction topic are lost, the first is {lost[0]}"
+        report.add(Action.LOST, reason, log.path)
+    if is_damaged:
+        report.add(Action.REBUILT, "damaged; rebuilt from its log", queue.path)
+    kept = {at: row for at, row in rows_at.items() if at in sound or at in restored}
+    if is_damaged:
+        kept = {int(row["physical_offset"]) - start: row for row in units} | kept
+    change_queue(folder, queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
+
+
+def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
+    """The positions and sizes of a log's sound messages, the units a queue has for them, and the end of the entries."""
+    sound: dict[int, int] = {}
+    end = 0
+    derived = DerivedEntries()
+    try:
+        for frames in walk(log, COMPACTION_LOG, errors="skip"):
+            rows = Messages.take(frames, log)
+            rows = rows.where(rows.crc_ok & ~rows.stale)
+            sound.update(zip(rows.positions.tolist(), rows[fields.F_SIZE].tolist(), strict=True))
+            derive_from(rows, derived, with_keys=False)
+            end = frames.reached_in_file
+            if frames.status.is_damage and frames.last:
+                end = log.size
+    except DataError:
+        end = log.size
+    units = derived.queue((str(log.place.topic), int(log.place.partition or 0)))
+    return sound, batch_units(units), end
+
+
+def _holes(log: File, sound: dict[int, int], end: int) -> list[tuple[int, int]]:
+    """The stretches of a log before its end that are not sound messages, nor a blank entry at the end."""
+    holes, at = [], 0
+    for position, size in sorted(sound.items()):
+        if position > at:
+            holes.append((at, position))
+        at = max(at, position + size)
+    with Source(log.path) as source:
+        head = source.read(at, BLANK.size)
+        tail = source.read(at, end - at).rstrip(b"\0") if end > at else b""
+    is_blank = len(head) == BLANK.size and int.from_bytes(head[4:], "big", signed=True) == MAGIC_BLANK
+    if tail and not (is_blank and int.from_bytes(head[:4], "big") == log.size - at):
+        holes.append((at, at + len(tail)))
+    return holes
+
+
+def units_of(queue: File) -> tuple[NDArray[np.void], bool]:
+    """The units of a queue, and whether it is damaged."""
+    with Source(queue.path) as source:
+        data = np.frombuffer(source.read(0, source.size), np.uint8)
+    frames = COMPACTION_QUEUE.scan(data, 0)
+    return BATCH_UNIT.take(data, frames.starts), frames.status.is_damage
+
+
+def _fillers(start: int, first: int, stop: int, report: Report, log: File) -> list[tuple[int, bytes]]:
+    """Fillers over a stretch, which no queue shows; a rest that is too small for one is zeroed."""
+    if first >= stop:
+        return []
+    drop(report, "could not be kept", log.path, first, stop)
+    patches = []
+    while stop - first >= SMALLEST_FILLER:
+        size = min(stop - first, LARGEST_BODY)
+        if 0 < stop - first - size < SMALLEST_FILLER:
+            size -= SMALLEST_FILLER
+        patches.append((first, covering(start + first, size, 1, None)))
+        first += size
+    if first < stop:
+        patches.append((first, bytes(stop - first)))
+    return patches
+
+
+def change_queue(folder: Folder, queue: File, units: bytes) -> None:
+    """Give a queue file other units, and after them the mark that it had after its own, if any."""
+    with Source(queue.path) as source:
+        data = np.frombuffer(source.read(0, source.size), np.uint8)
+    rows = BATCH_UNIT.view(data)
+    marks = rows[(rows["physical_offset"] == -1) & (rows["size"] == 0)]
+    new = units + (marks[:1].tobytes() if len(marks) else b"")
+    with folder.change(below_root(queue)) as out:
+        out.write(new[: data.size])
+        out.write(bytes(max(0, data.size - len(new))))
