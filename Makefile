@@ -54,8 +54,8 @@ lint: $(STAMP) ## style, types and imports; changes nothing
 fuzz: setup ## random executions of all verbs on damaged stores (ARGS='--seed 7 --seconds 600 --family kafka'); failures go to out/fuzz
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-deep: setup ## the property tests with the deep profile, and every kind of wound, for as long as it takes
-	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
+deep: setup ## the property tests with the deep profile, random repairs, and every kind of wound, for as long as it takes
+	HYPOTHESIS_PROFILE=deep RAWLOG_CASES=2000 $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
 
 faults: setup ## ingest killed at thirty random moments and started again; the disks of thirty dead clusters rescued
 	RAWLOG_KILLS=30 $(BIN)/python -m pytest tests/lakes/test_kills.py --timeout=0 -s $(ARGS)
