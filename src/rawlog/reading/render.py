@@ -30,7 +30,6 @@ from rawlog.model.text import (
 #: The forms of `--bytes`: every binary value as a string in one form.
 FORMS = ("base64", "hex", "escape")
 NOTHING = byte_view(b"")
-NULL = byte_view(b"null")
 _SLACK = 64
 PIECE = 8 << 20
 """Rows of more bytes than this are written in pieces."""
