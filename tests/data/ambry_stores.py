@@ -12,7 +12,7 @@ import lz4.block
 import zstandard
 
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.layouts import CHUNK_SIZE, Kind
 from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.structures import Chunk
@@ -94,7 +94,7 @@ def make_metadata(version: int, chunks: list[Chunk], chunk_size: int | None = No
     """The content of a metadata blob."""
     total = sum(chunk.size for chunk in chunks)
     if version == 3:
-        body = b"".join(chunk.size.to_bytes(8, "big") + chunk.key for chunk in chunks)
+        body = b"".join(chunk.size.to_bytes(CHUNK_SIZE, "big") + chunk.key for chunk in chunks)
         return (3).to_bytes(2, "big") + total.to_bytes(8, "big") + len(chunks).to_bytes(4, "big") + body
     size = chunk_size or chunks[0].size
     return (2).to_bytes(2, "big") + size.to_bytes(4, "big") + total.to_bytes(8, "big") + b"".join(c.key for c in chunks)

@@ -9,9 +9,10 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rawlog.formats.kafka.cluster.writer import NewCluster, encode_batch
+from rawlog.formats.kafka.cluster.writer import encode_batch
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.io.output import Folder
+from tests.data.new_cluster import NewCluster
 
 CLUSTER = "rEsCuEcLuStErAAAAAAAAA"
 TOPIC_ID = bytes(range(1, 17))

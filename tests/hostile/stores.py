@@ -22,8 +22,8 @@ import zstandard
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
 from rawlog.formats.ambry.writer import Properties, put_message
-from rawlog.formats.kafka.cluster.writer import NewCluster
 from rawlog.io.output import Folder
+from tests.data.new_cluster import NewCluster
 from tests.reference import kafka, rocketmq
 
 SAMPLES = Path(__file__).parents[2] / "samples"

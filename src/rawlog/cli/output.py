@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import unicodedata
@@ -203,12 +204,10 @@ class _ArrowPrinter(Printer):
             self._writer.close()
 
 
-class _Stdout:
+class _Stdout(io.RawIOBase):
     """What Arrow takes for a file, with errors as ours."""
 
-    closed = False
-
-    def write(self, data: Any) -> int:
+    def write(self, data: Any, /) -> int:
         view = memoryview(data)
         write(view)
         return view.nbytes
@@ -216,17 +215,8 @@ class _Stdout:
     def flush(self) -> None:
         flush()
 
-    def close(self) -> None:
-        self.flush()
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 def style(text: str, **how: Any) -> str:

@@ -350,21 +350,14 @@ def show(call: Call, **printing: Unpack[Printing]) -> int:
     with opened as engine:
         session = Session(engine, options)
         if not sys.stdin.isatty():
-            return _run_script(session, script(iter(sys.stdin.readline, "")))
+            return _run(session, script(iter(sys.stdin.readline, "")), ends_at_error=True)
         tables = {".".join(name): view.table.names for name, view in engine.views.items()}
         with Prompt(Completer(tables, engine.functions, [*COMMANDS, *SAME, "\\d"])) as prompt:
             say_quietly(f"{counted(len(tables), 'table')}; .help shows the commands")
-            for line in prompt.read():
-                try:
-                    if not session.run(line):
-                        break
-                except RawlogError as error:
-                    output.flush()
-                    say(str(error))
-    return DONE
+            return _run(session, prompt.read(), ends_at_error=False)
 
 
-def _run_script(session: Session, lines: Iterator[str]) -> int:
+def _run(session: Session, lines: Iterator[str], *, ends_at_error: bool) -> int:
     for line in lines:
         try:
             if not session.run(line):
@@ -372,5 +365,6 @@ def _run_script(session: Session, lines: Iterator[str]) -> int:
         except RawlogError as error:
             output.flush()
             say(str(error))
-            return code_of(error)
+            if ends_at_error:
+                return code_of(error)
     return DONE

@@ -29,7 +29,6 @@ HEAD = 4096
 LARGEST_WHOLE = 64 << 20
 """The largest file of those that are read as a whole: texts, settings, snapshots."""
 PAGE = 4096
-ERRORS = ("raise", "stop", "skip")
 #: So many beginnings of frames inside one with a wrong length are looked at.
 MOST_TRIES = 100
 

@@ -333,7 +333,6 @@ FORMS = ("base64", "hex", "escape")
 #: The endings that make the target one file and not a directory of files.
 ENDINGS = {"parquet": (".parquet",), "jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",)}
 PLAIN = tuple(ENDINGS)
-OUT = "out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -604,8 +604,6 @@ def load_table(lake: Lake, name: str) -> Any:
     return table
 
 
-#: Seconds that a snapshot stays after it was replaced, and that a file stays that no snapshot lists, unless an option says otherwise.
-GRACE = 24 * 3600
 #: Data files below this size are small.
 SMALL = TARGET // SHARE
 

@@ -16,9 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.kernels import byte_view
-from rawlog.kernels import text as digits
 from rawlog.kernels import text as kernels
-from rawlog.kernels import text as weave
 from rawlog.model.errors import unknown
 from rawlog.model.text import (
     binary_value,
@@ -30,7 +28,6 @@ from rawlog.model.text import (
 #: The forms of `--bytes`: every binary value as a string in one form.
 FORMS = ("base64", "hex", "escape")
 NOTHING = byte_view(b"")
-NULL = byte_view(b"null")
 _SLACK = 64
 PIECE = 8 << 20
 """Rows of more bytes than this are written in pieces."""
@@ -146,7 +143,7 @@ class _Weave:
         for index, (leaf, array) in enumerate(zip(self.leaves, arrays, strict=True)):
             leaf(array, pieces, begins[index], ends[index])
         out = sink.room(pieces.filled + rows * (int(self.edges[-1]) + 4))
-        _, sink.filled, _ = weave.weave(
+        _, sink.filled, _ = kernels.weave(
             pieces.buffer, begins, ends, self.literals, self.edges, valid, out, sink.filled, starts, stops
         )
 
@@ -268,8 +265,8 @@ def integer_leaf(null: bytes = b"", values: Callable[[pa.Array], NDArray[np.int6
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
         numbers = _numbers(array) if values is None else values(array)
         valid = _valid(array) if values is None else np.ones(len(array), np.uint8)
-        out = sink.room(len(array) * (digits.INTEGER_SIZE + literal.size))
-        _, sink.filled, _ = digits.write_integers(numbers, valid, literal, out, sink.filled, starts, stops)
+        out = sink.room(len(array) * (kernels.INTEGER_SIZE + literal.size))
+        _, sink.filled, _ = kernels.write_integers(numbers, valid, literal, out, sink.filled, starts, stops)
 
     return write
 
@@ -281,8 +278,8 @@ def boolean_leaf(null: bytes = b"") -> Leaf:
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
         buffer = array.buffers()[1] if len(array) else None
         values = _bits(buffer, array.offset, len(array))
-        out = sink.room(len(array) * (digits.BOOLEAN_SIZE + literal.size))
-        _, sink.filled, _ = digits.write_booleans(values, _valid(array), literal, out, sink.filled, starts, stops)
+        out = sink.room(len(array) * (kernels.BOOLEAN_SIZE + literal.size))
+        _, sink.filled, _ = kernels.write_booleans(values, _valid(array), literal, out, sink.filled, starts, stops)
 
     return write
 
@@ -292,9 +289,11 @@ def time_leaf(*, quoted: bool, null: bytes = b"") -> Leaf:
     literal = byte_view(null)
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
-        out = sink.room(len(array) * (digits.TIME_SIZE + literal.size))
+        out = sink.room(len(array) * (kernels.TIME_SIZE + literal.size))
         numbers = _numbers(array)
-        _, sink.filled, _ = digits.write_times(numbers, _valid(array), quoted, literal, out, sink.filled, starts, stops)
+        _, sink.filled, _ = kernels.write_times(
+            numbers, _valid(array), quoted, literal, out, sink.filled, starts, stops
+        )
 
     return write
 
@@ -430,7 +429,7 @@ def _join(
     stops: Spans,
 ) -> None:
     out = sink.room(pieces.filled + begins.size + 4 * valid.size)
-    _, sink.filled, _ = weave.join(
+    _, sink.filled, _ = kernels.join(
         pieces.buffer, begins, ends, edges, valid, brackets[0], brackets[1], out, sink.filled, starts, stops
     )
 

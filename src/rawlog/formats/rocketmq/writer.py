@@ -475,7 +475,7 @@ def _bodies(values: pa.Array, options: Mapping[str, str]) -> tuple[pa.Array, NDA
 
 
 def judge(options: Mapping[str, str]) -> Judge:
-    """What says which rows of `records` would read back otherwise than they are, once `properties.restore` has seen them."""
+    """What says which rows of `records` would read back otherwise than they are, once `restore` has seen them."""
     numbering = Numbering()
 
     def losses(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -227,30 +228,18 @@ def _arrow(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[byt
     yield b"".join(written)
 
 
-class _Pieces:
+class _Pieces(io.RawIOBase):
     """A file whose bytes are taken away as they are written."""
-
-    closed = False
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.take = take
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any, /) -> int:
         self.take(bytes(data))
         return len(data)
 
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 def _limit(pieces: Iterator[bytes]) -> Generator[bytes]:

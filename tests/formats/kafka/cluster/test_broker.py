@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.cluster.writer import NewCluster
 from rawlog.io.output import Folder
 from tests.conftest import needed
+from tests.data.new_cluster import NewCluster
 from tests.data.rewriting import rewritten
 from tests.services.kafka import BrokerError, JavaAdmin, KafkaBroker
 

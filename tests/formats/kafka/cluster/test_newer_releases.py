@@ -9,12 +9,12 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.cluster.state import IMAGED, State
-from rawlog.formats.kafka.cluster.writer import NewCluster
 from rawlog.formats.kafka.internal.codec import UNKNOWN
 from rawlog.formats.kafka.internal.messages import LEVELS, encode_framed
 from rawlog.io.output import Folder
 from rawlog.model.report import Action, Report
 from tests.data.dead_cluster import CLUSTER, Batch, write_log
+from tests.data.new_cluster import NewCluster
 from tests.formats.kafka.cluster.test_state import DEMO, PARTITION, TOPIC, replayed
 
 CONTROLLER = {

@@ -11,7 +11,6 @@ import pytest
 import rawlog
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, clusters
 from rawlog.formats.kafka.cluster.writer import (
-    NewCluster,
     encode_batch,
     encode_bootstrap,
     encode_checkpoint,
@@ -26,6 +25,7 @@ from rawlog.model.errors import EncodeError, RawlogError
 from rawlog.model.report import Report
 from tests.data.golden import golden_path
 from tests.data.kraft import data_dir
+from tests.data.new_cluster import NewCluster
 from tests.data.rewriting import rewritten
 
 SEED = bytes.fromhex(

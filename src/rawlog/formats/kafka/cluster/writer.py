@@ -1,4 +1,4 @@
-"""Writing metadata: batches, snapshots (`.checkpoint`), the bootstrap file, the log of a new single-node cluster.
+"""Writing metadata: batches, snapshots (`.checkpoint`), the bootstrap file.
 
 Lengths, checksums, counts and offsets are computed here.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION, record_version
 from rawlog.formats.kafka.cluster.state import State
-from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.internal.messages import encode_control, encode_framed
 from rawlog.formats.kafka.log.layouts import (
     BATCH,
@@ -21,7 +20,6 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
     ControlType,
 )
-from rawlog.formats.kafka.paths import METADATA_DIRECTORY, segment_name
 from rawlog.io.checksums import crc32c
 from rawlog.io.output import Folder
 from rawlog.model.errors import EncodeError
@@ -138,7 +136,9 @@ class Voter:
         }
 
 
-def _quorum(kraft_version: int | None, voters: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
+def quorum_records(
+    kraft_version: int | None, voters: Sequence[Mapping[str, Any]]
+) -> list[tuple[int, Mapping[str, Any]]]:
     """The control records that name a dynamic quorum; none for a static one."""
     if not kraft_version:
         return []
@@ -160,7 +160,7 @@ def encode_checkpoint(
     """The bytes of a snapshot: header, data, footer. `last_timestamp` (ms) is that of the last record of the log that went into it."""
     time = last_timestamp if timestamp is None else timestamp
     header = (ControlType.SNAPSHOT_HEADER, {"version": 0, "lastContainedLogTimestamp": last_timestamp})
-    first = [header, *_quorum(kraft_version, voters)]
+    first = [header, *quorum_records(kraft_version, voters)]
     yield encode_controls(0, epoch, time, first)
     offset = len(first)
     for batch in encode_data(offset, epoch, time, records):
@@ -211,51 +211,3 @@ def framed_records(level: int, records: Iterable[Record]) -> Iterator[Framed]:
 
 def _version(name: str, version: int | None, level: int) -> int:
     return record_version(name, level) if version is None else version
-
-
-@dataclass(frozen=True, slots=True)
-class NewCluster:
-    """A single-node cluster that does not exist yet: what its first log says.
-
-    `records` are (name, version or None, message); `directory_id` and `endpoints` make the quorum a dynamic one.
-    """
-
-    node: int
-    level: int
-    timestamp: int
-    records: Sequence[Record] = ()
-    epoch: int = 1
-    directory_id: bytes | None = None
-    endpoints: tuple[tuple[str, str, int], ...] = ()
-    features: Mapping[str, int] = field(default_factory=dict)
-
-    def log(self) -> Iterator[bytes]:
-        """The bytes of `__cluster_metadata-0/00000000000000000000.log`: the leader, the quorum, and the records in one transaction."""
-        voter = [{"voterId": self.node}]
-        leader = {"version": 0, "leaderId": self.node, "voters": voter, "grantingVoters": voter}
-        first: list[tuple[int, Mapping[str, Any]]] = [(ControlType.LEADER_CHANGE, leader)]
-        if self.directory_id is not None:
-            first += _quorum(1, [Voter(self.node, self.directory_id, self.endpoints).message()])
-        yield encode_controls(0, self.epoch, self.timestamp, first)
-        yield from encode_data(len(first), self.epoch, self.timestamp, self._bootstrap_records())
-
-    def _bootstrap_records(self) -> Iterator[Framed]:
-        bracketed = self.level >= TRANSACTION_LEVEL
-        if bracketed:
-            yield encode_framed("BeginTransactionRecord", {"name": "Bootstrap records"})
-        yield encode_framed("FeatureLevelRecord", {"name": METADATA_VERSION, "featureLevel": self.level})
-        for name, feature in sorted(self.features.items()):
-            yield encode_framed("FeatureLevelRecord", {"name": name, "featureLevel": feature})
-        for name, version, message in self.records:
-            yield encode_framed(name, message, _version(name, version, self.level))
-        if bracketed:
-            yield encode_framed("EndTransactionRecord", {})
-
-    def write(self, folder: Folder, cluster_id: str) -> None:
-        """The files of a log directory that a broker starts on: the log, and `meta.properties` next to it. AccessError if they exist."""
-        with folder.create(f"{METADATA_DIRECTORY}/{segment_name(0)}") as out:
-            out.writelines(self.log())
-        text = f"#\nnode.id={self.node}\nversion=1\ncluster.id={cluster_id}\n"
-        if self.directory_id is not None:
-            text += f"directory.id={uuid_text(self.directory_id)}\n"
-        folder.write("meta.properties", text)

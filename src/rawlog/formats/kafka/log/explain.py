@@ -60,9 +60,6 @@ from rawlog.model.frames import Bytes, Frames
 # What `explain` shows of a message: every field in its place, lengths and counts next to what they count, tagged fields by name.
 
 
-MOST_ELEMENTS = 1000
-
-
 def message_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -> list[Node]:
     """The fields of a message that fills `data[start:stop]`, which is `base` bytes further in the file.
 
