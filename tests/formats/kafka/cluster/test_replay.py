@@ -84,19 +84,20 @@ others = st.sampled_from(
     [
         encode_framed("NoOpRecord", {}),
         encode_framed("NoOpRecord", {UNKNOWN: UNKNOWN_TAG}),
-        encode_framed("ClearElrRecord", {"topicName": "a"}),
-        encode_framed("ClearElrRecord", {"topicName": ""}),
         encode_framed("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 25}),
         encode_framed("ProducerIdsRecord", {"brokerId": 1, "brokerEpoch": 2, "nextProducerId": 3}),
         encode_framed("FenceBrokerRecord", {"id": 1, "epoch": 2}),
     ]
 )
+cleared = st.sampled_from([encode_framed("ClearElrRecord", {"topicName": name}) for name in ("a", "")])
 brackets = st.sampled_from(
     [encode_framed(name, {}) for name in ("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord")]
 )
 partition = st.integers(0, 2).flatmap(partitions)
 change = st.integers(0, 2).flatmap(changes)
-ordinary = st.one_of(change, change, change, partition, partition, topics, removals, configs, others)
+daily = st.one_of(change, change, change, partition, configs, cleared)
+"""What happens to topics that stay."""
+ordinary = st.one_of(change, change, change, partition, partition, topics, removals, configs, others, cleared)
 
 
 @st.composite
@@ -174,6 +175,7 @@ def beginning() -> list[bytes]:
 
 
 logs = st.builds(lambda first, more: first + more, st.sampled_from(([], beginning())), st.lists(ordinary, max_size=60))
+steady_logs = st.lists(daily, max_size=60).map(lambda more: beginning() + more)
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +185,7 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=120, deadline=None)
-@given(logs, st.data())
+@given(logs | steady_logs, st.data())
 def test_records_as_kafka_writes_them(values: list[bytes], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=3)))
     agree(values, cuts)
@@ -194,6 +196,19 @@ def test_records_as_kafka_writes_them(values: list[bytes], data: st.DataObject) 
 def test_odd_records_and_transactions(values: list[bytes], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=3)))
     assert at_once(values, cuts) == one_by_one(values)
+
+
+def test_eligible_leaders_that_are_cleared_stay_cleared() -> None:
+    """A record that clears them comes after the change that names them, and a later change of something else must not bring them back."""
+    place = {"topicId": IDS[0], "partitionId": 1}
+    named = encode_framed("PartitionChangeRecord", {**place, "eligibleLeaderReplicas": [2], "lastKnownElr": [1]}, 2)
+    other = encode_framed("PartitionChangeRecord", {**place, "leader": 2}, 2)
+    cleared = encode_framed("ClearElrRecord", {"topicName": "a"})
+    for cuts in ([], [12], [13]):
+        agree([*beginning(), named, cleared, other], cuts)
+    state = at_once([*beginning(), named, cleared, other], [])
+    assert state.topics[IDS[0]].partitions[1]["eligibleLeaderReplicas"] == []
+    assert at_once([*beginning(), named, other], []).topics[IDS[0]].partitions[1]["eligibleLeaderReplicas"] == [2]
 
 
 @pytest.mark.parametrize("broker", BROKERS)

@@ -1,4 +1,4 @@
-"""Which records of a metadata log are superseded: a controller that left them out would have the same state.
+"""Records of a metadata log replayed by columns: which of them are superseded, and what the others leave of each partition.
 
 Topics, partitions, their changes and settings are parsed here, and only in the form in which Kafka writes them. All other records are
 for the state itself, in their order.
@@ -16,7 +16,7 @@ from rawlog.kernels.types import I64, U8, Bools, I64x2, OutBools, OutI64, OutI64
 from rawlog.model.status import OK
 
 NO_OP, OTHER, BARRIER, TOPIC, REMOVAL, PARTITION, CHANGE, SETTING = range(8)
-"""What a record is. OTHER: it changes no topic and no partition, or all of them. BARRIER: only the state can tell what it changes."""
+"""What a record is. OTHER: it changes no topic and no partition. BARRIER: only the state can tell what it changes."""
 
 COLUMNS = 5
 """What is parsed of a record, by place."""
@@ -29,16 +29,22 @@ ISR, LEADER, REPLICAS, REMOVING, ADDING, RECOVERY, ELIGIBLE, LAST_ELIGIBLE, DIRE
 HAS_UNKNOWN = 1 << FIELDS  # tags that no schema knows
 HAS_MISFIT = 2 << FIELDS  # another number of directories than of replicas
 
-PLACES = 3 + FIELDS
-"""What is kept of a partition, by place: the life of its topic that it belongs to, whether it exists, the record that made it (NONE: it
-was there before), and the last record that set each field."""
-LIFE, EXISTS, BASE, LAST = range(4)
+PLACES = 4 + FIELDS
+"""What is kept of a partition, by place: the life of its topic that it belongs to, whether it exists, whether the state itself must replay
+its records, the record that made it (NONE: it was there before), and the last record that set each field."""
+LIFE, EXISTS, FORCED, BASE, LAST = range(5)
 CHANGES, LEADERS = range(2)
-"""What is counted of a partition's superseded changes: all, and those that set a leader."""
+"""What is counted of a partition's changes that do not reach the state one by one: all, and those that set a leader."""
+
+EPOCHS = 2
+"""What is read of the record that made a partition, besides its fields."""
+LEADER_EPOCH, PARTITION_EPOCH = range(EPOCHS)
+MIGRATED = -2
+"""In place of the count of its directories: none is known yet, of as many as there are replicas."""
 
 _FRAME, _ID, _MORE, _MOST_TAGS, _LONGEST = 3, 16, 0x80, 15, 3
 _MOST = 16 << 20
-_TOPIC, _PARTITION, _SETTING, _CHANGE, _REMOVAL, _NO_OP, _BEGIN, _ABORT = 2, 3, 4, 5, 9, 20, 23, 25
+_TOPIC, _PARTITION, _SETTING, _CHANGE, _REMOVAL, _NO_OP, _BEGIN, _ABORT, _CLEAR_ELR = 2, 3, 4, 5, 9, 20, 23, 25, 28
 _NEWEST = 2  # version of partitions and of their changes
 _SAME_LEADER, _SAME_RECOVERY = -2, -1
 
@@ -190,7 +196,7 @@ def parse_records(data: U8, starts: I64, controls: Bools, table: OutI64x2) -> An
             kind = OTHER
         elif _FRAME < end - start <= _MOST and read_u8(data, start) == 1:
             record, version, position = read_u8(data, start + 1), read_u8(data, start + 2), start + _FRAME
-            if record >= _MORE or version >= _MORE or _BEGIN <= record <= _ABORT:
+            if record >= _MORE or version >= _MORE or _BEGIN <= record <= _ABORT or record == _CLEAR_ELR:
                 kind = BARRIER
             elif record == _NO_OP:
                 kind = NO_OP if version == 0 and end - position == 1 and read_u8(data, position) == 0 else OTHER
@@ -311,8 +317,9 @@ def mark_needed(
     """Replay a run of records without their content: which are needed, and what the others count for.
 
     `exists` says of each topic whether it is there before the run, `state` the same of each partition; `lives` and `superseded` are
-    zeros. A record that a controller would refuse is needed, since the state says why, and so is what that refusal depends on.
-    -> (count, position, status)
+    zeros. A record that a controller would refuse is needed, since the state says why, and so is what that refusal depends on. So are
+    records of partitions that have tags which no schema knows. Of all other partitions no record is needed: `read_partitions` tells
+    what the run leaves of them. -> (count, position, status)
     """
     count = table.shape[0]
     for index in range(count):
@@ -329,7 +336,9 @@ def mark_needed(
             if not exists[topic] or flags & HAS_MISFIT:
                 needed[index] = True
                 continue
-            needed[index] = flags & HAS_UNKNOWN != 0
+            if flags & HAS_UNKNOWN:
+                needed[index] = True
+                state[part, FORCED] = 1
             state[part, LIFE], state[part, EXISTS], state[part, BASE] = lives[topic], 1, index
             state[part, LAST:] = NONE
         elif kind == CHANGE:
@@ -338,6 +347,7 @@ def mark_needed(
                 continue
             if flags & (HAS_MISFIT | HAS_UNKNOWN):
                 needed[index] = True
+                state[part, FORCED] = 1
                 if state[part, BASE] >= 0:
                     needed[state[part, BASE]] = True
             if flags & HAS_MISFIT:
@@ -353,14 +363,107 @@ def mark_needed(
         elif kind >= PARTITION and exists[topic] and state[part, EXISTS] and state[part, LIFE] == lives[topic]:
             base = state[part, BASE]
             if kind == PARTITION:
-                needed[index] |= index == base
+                needed[index] |= state[part, FORCED] != 0 and index == base
             elif effective[index] and index > base:
                 is_last = False
-                for tag in range(FIELDS):
-                    is_last |= state[part, LAST + tag] == index
+                if state[part, FORCED]:
+                    for tag in range(FIELDS):
+                        is_last |= state[part, LAST + tag] == index
                 if is_last:
                     needed[index] = True
                 elif not needed[index]:
                     superseded[part, CHANGES] += 1
                     superseded[part, LEADERS] += table[index, FLAGS] >> LEADER & 1
     return count, 0, OK
+
+
+@inline
+def _find_tag(data: Any, position: Any, end: Any, wanted: Any) -> Any:
+    """Where a tag of a parsed record begins and ends, NONE if the record does not have it."""
+    count, position = _number(data, position, end)
+    for _ in range(count):
+        if position < 0:
+            return NONE, NONE
+        tag, position = _number(data, position, end)
+        if position < 0:
+            return NONE, NONE
+        size, position = _number(data, position, end)
+        if position < 0 or size > end - position:
+            return NONE, NONE
+        if tag == wanted:
+            return position, position + size
+        position += size
+    return NONE, NONE
+
+
+@inline
+def _find_items(data: Any, position: Any, stop: Any, size: Any) -> Any:
+    """Where the items of an array begin, how many there are, and the position after them; NONE for null or what is cut."""
+    count, after = NONE, NONE
+    if position >= 0:
+        count, after = _array(data, position, stop, size)
+    return after - max(count, 0) * size, count, after
+
+
+@inline
+def _is_migrating(data: Any, position: Any, count: Any) -> Any:
+    """Whether none of these directories is known."""
+    known = False
+    for at in range(position, position + max(count, 0) * _ID):
+        known |= read_u8(data, at) != 0
+    return not known
+
+
+@kernel
+def read_partitions(
+    data: U8, starts: I64, state: I64x2, parts: I64, epochs: OutI64x2, values: OutI64x2, counts: OutI64x2
+) -> Any:
+    """What a run leaves of some partitions: their last records were parsed and are marked in `state`.
+
+    A column of `epochs` is of the record that made a partition. Of each field, `counts` has the number of items and `values` where they
+    begin, or the value itself of a field that is no array; NONE is the count of what is null and of what no record sets.
+    -> (count, position, status)
+    """
+    for column in range(parts.size):
+        part = parts[column]
+        base = state[part, BASE]
+        for field in range(FIELDS):
+            values[field, column], counts[field, column] = 0, NONE
+        if base >= 0:
+            position, end = starts[base] + _FRAME, starts[base + 1]
+            version = read_u8(data, position - 1)
+            position += 4 + _ID
+            for field in (REPLICAS, ISR, REMOVING, ADDING):
+                values[field, column], counts[field, column], position = _find_items(data, position, end, 4)
+            values[LEADER, column], counts[LEADER, column] = read_i32(data, position), 1
+            epochs[LEADER_EPOCH, column] = read_i32(data, position + 4)
+            epochs[PARTITION_EPOCH, column] = read_i32(data, position + 8)
+            position += 12
+            if version > 0:
+                values[DIRECTORIES, column], counts[DIRECTORIES, column], position = _find_items(
+                    data, position, end, _ID
+                )
+            if _is_migrating(data, values[DIRECTORIES, column], counts[DIRECTORIES, column]):
+                counts[DIRECTORIES, column] = MIGRATED
+            at, _ = _find_tag(data, position, end, 0)
+            values[RECOVERY, column], counts[RECOVERY, column] = 0 if at < 0 else read_i8(data, at), 1
+            for field in (ELIGIBLE, LAST_ELIGIBLE):
+                at, stop = _find_tag(data, position, end, field - ELIGIBLE + 1)
+                values[field, column], counts[field, column], _ = _find_items(data, at, stop, 4)
+        for field in range(FIELDS):
+            last = state[part, LAST + field]
+            if last >= 0:
+                at, stop = _find_tag(data, starts[last] + _FRAME + 4 + _ID, starts[last + 1], field)
+                if field == LEADER:
+                    values[field, column], counts[field, column] = read_i32(data, at), 1
+                elif field == RECOVERY:
+                    values[field, column], counts[field, column] = read_i8(data, at), 1
+                else:
+                    size = _ID if field == DIRECTORIES else 4
+                    values[field, column], counts[field, column], _ = _find_items(data, at, stop, size)
+        last = state[part, LAST + DIRECTORIES]
+        if 0 <= last < state[part, LAST + REPLICAS] and _is_migrating(
+            data, values[DIRECTORIES, column], counts[DIRECTORIES, column]
+        ):
+            counts[DIRECTORIES, column] = MIGRATED
+    return parts.size, 0, OK

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.cluster import kernels
+from rawlog.formats.kafka.cluster.metadata import MIGRATING
 from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.internal.messages import control_type
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE, Attributes
@@ -19,6 +22,7 @@ from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.segment_outline import SoundBatches, bytes_of, count_offsets, find_sound
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
+from rawlog.kernels.gather import gather_spans
 from rawlog.model.errors import DataError
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File, lasting
 from rawlog.model.frames import Frames
@@ -151,6 +155,7 @@ def can_decode(frames: Frames, head: Heads) -> bool:
 
 LEAST = 64
 """A run of fewer records is replayed one by one."""
+Chosen = slice | NDArray[np.int64]
 MOST_BYTES, MOST_RECORDS = 64 << 20, 1 << 19
 """What is held before it is replayed."""
 
@@ -212,9 +217,9 @@ class Window:
         if stop - start < LEAST or self.state.open_transaction is not None:
             self._replay_records(range(start, stop))
             return
-        run = ReplayRun(self.data, self.table[start:stop], self.state)
+        run = ReplayRun(self.data, self.starts[start : stop + 1], self.table[start:stop], self.state)
         self._replay_records((start + np.flatnonzero(run.needed)).tolist())
-        run.count_superseded()
+        run.settle_partitions()
 
     def _replay_records(self, numbers: list[int] | range) -> None:
         """Take records into the state, one by one."""
@@ -228,10 +233,13 @@ class Window:
 
 
 class ReplayRun:
-    """Records that are replayed at once: which of them the state needs."""
+    """Records that are replayed at once: which of them the state needs, and what the others leave of partitions."""
 
-    def __init__(self, data: NDArray[np.uint8], table: NDArray[np.int64], state: State) -> None:
-        self.data, self.table, self.state = data, table, state
+    def __init__(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], table: NDArray[np.int64], state: State
+    ) -> None:
+        self.data, self.starts, self.table, self.state = data, starts, table, state
+        self.bytes = memoryview(data)  # type: ignore[arg-type]
         count = len(table)
         kinds = table[:, kernels.KIND]
         self.topics, self.parts = np.empty((2, count), np.int64)
@@ -241,43 +249,154 @@ class ReplayRun:
         topics, parts, _ = kernels.assign_numbers(
             data, table, topic_slots, slots, self.topics, self.parts, first_of_topic, first
         )
-        self.first_of_topic, self.first = first_of_topic[:topics], first[:parts]
+        self.first = first[:parts]
+        ids = table[first_of_topic[:topics], kernels.START].tolist()
+        self.ids = [bytes(self.bytes[start : start + 16]) for start in ids]
         self.needed, effective = np.empty((2, count), np.bool_)
         self.superseded = np.zeros((parts, 2), np.int64)
-        exists, places = self._before()
+        exists, self.places = self._before()
         lives = np.zeros(topics, np.int64)
         kernels.mark_needed(
-            table, self.topics, self.parts, exists, lives, places, self.needed, effective, self.superseded
+            table, self.topics, self.parts, exists, lives, self.places, self.needed, effective, self.superseded
         )
+        topic = self.topics[self.first]
+        has_place = np.flatnonzero(topic >= 0)
+        topic, place = topic[has_place], self.places[has_place]
+        is_there = (exists[topic] > 0) & (place[:, kernels.EXISTS] > 0) & (place[:, kernels.LIFE] == lives[topic])
+        is_there &= (place[:, kernels.BASE] >= 0) | (self.superseded[has_place, kernels.CHANGES] > 0)
+        #: The partitions that are there after the run, and that it changes.
+        self.changed = has_place[is_there]
 
     def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which topics exist before the run, and what is kept of each partition: whether it exists."""
-        exists = np.zeros(self.first_of_topic.size, np.int64)
-        for topic, number in enumerate(self.first_of_topic.tolist()):
-            exists[topic] = self._id(number) in self.state.topics
+        state = self.state
+        exists = np.fromiter((topic in state.topics for topic in self.ids), np.int64, len(self.ids))
         places = np.full((self.first.size, kernels.PLACES), NONE)
         places[:, : kernels.BASE] = 0
         topics = self.topics[self.first]
-        for part in np.flatnonzero((topics >= 0) & (exists[topics] > 0 if exists.size else False)).tolist():
-            number = int(self.first[part])
-            partitions = self.state.topics[self._id(number)].partitions
-            places[part, kernels.EXISTS] = int(self.table[number, kernels.NUMBER]) in partitions
+        chosen = np.flatnonzero((topics >= 0) & (exists[topics] > 0 if exists.size else False))
+        numbers = self.table[self.first[chosen], kernels.NUMBER].tolist()
+        topics_of = map(self.ids.__getitem__, topics[chosen].tolist())
+        places[chosen, kernels.EXISTS] = [
+            number in state.topics[topic].partitions for topic, number in zip(topics_of, numbers, strict=True)
+        ]
         return exists, places
 
-    def _id(self, number: int) -> bytes:
-        """The id of the topic of a record."""
-        start = int(self.table[number, kernels.START])
-        return self.data[start : start + 16].tobytes()
+    def settle_partitions(self) -> None:
+        """Take what the run leaves of its partitions into the state, and count the records that the state did not need."""
+        self.state.records += int(np.count_nonzero(~self.needed))
+        is_forced = self.places[self.changed, kernels.FORCED] > 0
+        self._raise_epochs(self.changed[is_forced])
+        parts = self.changed[~is_forced]
+        is_new = self.places[parts, kernels.BASE] >= 0
+        self._create(parts[is_new])
+        self._change(parts[~is_new])
 
-    def count_superseded(self) -> None:
-        """Count the records that the state did not need, and raise the epochs of partitions by their superseded changes."""
-        state = self.state
-        state.records += int(np.count_nonzero(~self.needed))
-        for part in np.flatnonzero(self.superseded[:, kernels.CHANGES]).tolist():
-            number = int(self.first[part])
-            partition = state.topics[self._id(number)].partitions[int(self.table[number, kernels.NUMBER])]
-            partition["partitionEpoch"] += int(self.superseded[part, kernels.CHANGES])
-            partition["leaderEpoch"] += int(self.superseded[part, kernels.LEADERS])
+    def _partitions(self, parts: NDArray[np.int64]) -> Iterator[tuple[bytes, dict[int, Message], int]]:
+        """Of each partition the id of its topic, the topic's partitions, and its number."""
+        numbers = self.table[self.first[parts], kernels.NUMBER].tolist()
+        for topic, number in zip(self.topics[self.first[parts]].tolist(), numbers, strict=True):
+            topic_id = self.ids[topic]
+            yield topic_id, self.state.topics[topic_id].partitions, number
+
+    def _raise_epochs(self, parts: NDArray[np.int64]) -> None:
+        """Raise the epochs of partitions by the changes that the state did not see."""
+        superseded = self.superseded[parts].tolist()
+        for (_, partitions, number), (changes, leaders) in zip(self._partitions(parts), superseded, strict=True):
+            partition = partitions[number]
+            partition["partitionEpoch"] += changes
+            partition["leaderEpoch"] += leaders
+
+    def _create(self, parts: NDArray[np.int64]) -> None:
+        """Put partitions that the run creates into the state."""
+        fields = PartitionFields(self, parts)
+        superseded = self.superseded[parts]
+        columns = (
+            *map(fields.numbers, (kernels.REPLICAS, kernels.ISR, kernels.REMOVING, kernels.ADDING)),
+            fields.values[kernels.LEADER].tolist(),
+            (fields.epochs[kernels.LEADER_EPOCH] + superseded[:, kernels.LEADERS]).tolist(),
+            (fields.epochs[kernels.PARTITION_EPOCH] + superseded[:, kernels.CHANGES]).tolist(),
+            fields.counts[kernels.DIRECTORIES].tolist(),
+            fields.directories(),
+            fields.values[kernels.RECOVERY].tolist(),
+            *map(fields.numbers, (kernels.ELIGIBLE, kernels.LAST_ELIGIBLE)),
+        )
+        for (topic_id, partitions, number), (
+            replicas, isr, removing, adding, leader, leader_epoch, epoch, count, directories, recovery, eligible, last_eligible
+        ) in zip(self._partitions(parts), zip(*columns, strict=True), strict=True):  # fmt: skip
+            partitions[number] = {
+                "partitionId": number,
+                "topicId": topic_id,
+                "replicas": replicas,
+                "isr": isr,
+                "removingReplicas": removing,
+                "addingReplicas": adding,
+                "leader": leader,
+                "leaderEpoch": leader_epoch,
+                "partitionEpoch": epoch,
+                "directories": directories if count >= 0 else [MIGRATING] * len(replicas),
+                "leaderRecoveryState": recovery,
+                "eligibleLeaderReplicas": eligible,
+                "lastKnownElr": last_eligible,
+            }
+
+    def _change(self, parts: NDArray[np.int64]) -> None:
+        """Change partitions that the state had before the run."""
+        self._raise_epochs(parts)
+        fields = PartitionFields(self, parts)
+        changed = [partitions[number] for _, partitions, number in self._partitions(parts)]
+        for field, name in _NUMBERS.items():
+            chosen = np.flatnonzero(fields.counts[field] >= 0)
+            for index, numbers in zip(chosen.tolist(), fields.numbers(field, chosen), strict=True):
+                changed[index][name] = numbers
+        for field, name in ((kernels.LEADER, "leader"), (kernels.RECOVERY, "leaderRecoveryState")):
+            chosen = np.flatnonzero(fields.counts[field] >= 0)
+            for index, value in zip(chosen.tolist(), fields.values[field, chosen].tolist(), strict=True):
+                changed[index][name] = value
+        counts = fields.counts[kernels.DIRECTORIES]
+        chosen = np.flatnonzero((counts != NONE) | (fields.counts[kernels.REPLICAS] >= 0))
+        columns = chosen.tolist(), counts[chosen].tolist(), fields.directories(chosen)
+        for index, count, directories in zip(*columns, strict=True):
+            partition = changed[index]
+            if count >= 0:
+                partition["directories"] = directories
+            elif count == kernels.MIGRATED or all(known == MIGRATING for known in partition["directories"]):
+                partition["directories"] = [MIGRATING] * len(partition["replicas"])
+
+
+_NUMBERS = {
+    kernels.REPLICAS: "replicas", kernels.ISR: "isr", kernels.REMOVING: "removingReplicas", kernels.ADDING: "addingReplicas",
+    kernels.ELIGIBLE: "eligibleLeaderReplicas", kernels.LAST_ELIGIBLE: "lastKnownElr",
+}  # fmt: skip
+"""The fields of a partition that are lists of numbers, with their names."""
+
+
+class PartitionFields:
+    """What a run leaves of the fields of some partitions, in columns, as `read_partitions` has them."""
+
+    def __init__(self, run: ReplayRun, parts: NDArray[np.int64]) -> None:
+        self.data = run.data
+        self.values, self.counts = np.empty((2, kernels.FIELDS, parts.size), np.int64)
+        self.epochs = np.zeros((kernels.EPOCHS, parts.size), np.int64)
+        kernels.read_partitions(run.data, run.starts, run.places, parts, self.epochs, self.values, self.counts)
+
+    def numbers(self, field: int, chosen: Chosen = slice(None)) -> list[list[int]]:
+        """The numbers in a field of each partition, or of the chosen ones; none where it is not set."""
+        items, stops = self._items(field, 4, chosen)
+        numbers = np.frombuffer(items, ">i4").tolist()
+        return [numbers[start >> 2 : stop >> 2] for start, stop in pairwise(stops)]
+
+    def directories(self, chosen: Chosen = slice(None)) -> list[list[bytes]]:
+        """The ids of the directories of each partition, or of the chosen ones; none where they are not set."""
+        items, stops = self._items(kernels.DIRECTORIES, 16, chosen)
+        return [[items[at : at + 16] for at in range(start, stop, 16)] for start, stop in pairwise(stops)]
+
+    def _items(self, field: int, size: int, chosen: Chosen) -> tuple[bytes, list[int]]:
+        """The items of a field one after the other, and where those of each partition end, after 0."""
+        starts, sizes = self.values[field, chosen], np.maximum(self.counts[field, chosen], 0) * size
+        items, stops = np.empty(int(sizes.sum()), np.uint8), np.empty(sizes.size + 1, np.int32)
+        gather_spans(self.data, starts, sizes, items, stops)
+        return items.tobytes(), stops.tolist()
 
 
 def _slots(present: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -437,9 +437,11 @@ def _unknown_tags(message: Message) -> set[int]:
 
 
 def _known_fields(message: Message) -> Message:
-    """A record without the tagged fields that its schema does not know."""
+    """A record without the tagged fields that its schema does not know, its fields in the order of their names: versions of a record have
+    them in different orders.
+    """
     fields = {}
-    for name, value in message.items():
+    for name, value in sorted(message.items()):
         if name != UNKNOWN:
             is_list = isinstance(value, list) and value and isinstance(value[0], dict)
             fields[name] = [_known_fields(item) for item in value] if is_list else value
