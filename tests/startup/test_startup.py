@@ -143,10 +143,18 @@ def test_a_deleted_topic_is_missing_with_all_its_partitions(directory: Path) -> 
     assert len(serious(directory)["kafka.partition.missing"]) == 2
 
 
-def test_a_partition_is_missing_by_its_assignment_alone(directory: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"not a checkpoint"])
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_partition_is_missing_by_its_assignment_alone(
+    directory: Path, content: bytes | None, is_marked: bool
+) -> None:
+    """The mark of a clean stop stood for checkpoints that list everything, also where they were gone: verify called a directory without a
+    partition clean.
+    """
     for path in directory.glob("*-offset-checkpoint"):
-        path.unlink()
-    (directory / MARK).unlink()
+        path.unlink() if content is None else path.write_bytes(content)
+    if not is_marked:
+        (directory / MARK).unlink()
     shutil.rmtree(directory / "codec-none-0")
     [message] = serious(directory)["kafka.partition.missing"]
     assert "the cluster's metadata assigns it" in message

@@ -843,6 +843,16 @@ def empty_partition_gone(copy: Copy) -> None:
     copy.is_a("empty-directory")
 
 
+@wound("gone", "empty", needs="whole")
+def partition_and_checkpoints_gone(copy: Copy, value: str) -> None:
+    """Only the cluster's metadata still names the partition; nothing tells which offsets it had."""
+    copy.maybe += [frame for frame in copy.sound.frames if frame.place == "sea.orders-1"]
+    shutil.rmtree(copy.root / "sea.orders-1")
+    for path in copy.root.glob("*-offset-checkpoint"):
+        path.unlink() if value == "gone" else path.write_bytes(b"")
+    copy.is_a("empty-directory")
+
+
 @wound(needs="whole")
 def bit_in_one_partition(copy: Copy) -> None:
     frames = [frame for frame in copy.sound.frames if frame.place == "sea.orders-2"]
