@@ -32,6 +32,7 @@ from rawlog.lakes.state import RowRange
 from rawlog.lakes.upkeep import expire
 from rawlog.lakes.values import (
     DistrustError,
+    FindingPlace,
     IngestResult,
     IngestSplit,
     IngestSplitResult,
@@ -343,7 +344,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
     def _inspect(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> IngestSplitResult:
         all_findings = Findings()
         damaged = []
-        lost = 0
+        lost: list[FindingPlace] = []
         rows: list[dict[str, Any]] = []
         for file in content.files:
             checked = check_file(
@@ -359,7 +360,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
             files=content.files,
             errors=all_findings.errors,
             warnings=all_findings.warnings,
-            losing=lost,
+            losing=tuple(lost),
             damaged=tuple(damaged),
         )
 
@@ -409,7 +410,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
         rows: list[dict[str, Any]] = []
         references = References(f"{content.run}/{stage.name}")
         decoded: Tally = Counter()
-        lost = 0
+        lost: list[FindingPlace] = []
         selection = self.selection.begun()
         all_spans = (*content.spans, *(span for settled in content.settled for span in settled.spans))
         narrowed = _narrow(self.decode, all_spans)
@@ -450,7 +451,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
             checked=tuple(splits),
             errors=all_findings.errors,
             warnings=all_findings.warnings,
-            losing=lost,
+            losing=tuple(lost),
             tallies=selection.tallies,
             decoded=decoded,
             damaged=tuple(damaged),

@@ -52,7 +52,7 @@ class Commit:
         self.lake, self.plan, self.results, self.merged = lake, planned, results, merged
         self.errors = sum(result.errors for result in results)
         self.warnings = sum(result.warnings for result in results)
-        self.losing = sum(result.losing for result in results)
+        self.losing = [place for result in results for place in result.losing]
         readings = {path: reading for result in results for path, reading in result.readings.items()}
         self.losses = [entry for result in results for entry in result.absent]
         self.losses += [entry for _, reading in sorted(readings.items()) for entry in reading.entries]
@@ -242,7 +242,7 @@ class Commit:
             tuple(sorted(self.plan.refused.items())),
             (*self.plan.notes(), *(note for result in self.results for note in result.notes)),
             tuple(self.losses),
-            self.losing,
+            values.unexplained(self.losing, self.losses),
         )
 
     def _write_job(self, outcome: IngestResult) -> None:
