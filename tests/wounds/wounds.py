@@ -7,6 +7,7 @@ docs/wounds.md) and adds the frames that it destroyed to `copy.lost`.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterable
@@ -841,6 +842,14 @@ def empty_partition_gone(copy: Copy) -> None:
     """A partition that never had a record: its directory is expected all the same."""
     shutil.rmtree(copy.root / "sea.empty-0")
     copy.is_a("empty-directory")
+
+
+@wound(needs="whole")
+def node_of_another(copy: Copy) -> None:
+    """`meta.properties` names a node for which the metadata has not registered this directory."""
+    meta = copy.root / "meta.properties"
+    meta.write_text(re.sub(r"node\.id=\d+", "node.id=77", meta.read_text()))
+    copy.is_a("identity")
 
 
 @wound("gone", "empty", needs="whole")
