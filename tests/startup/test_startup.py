@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -143,13 +144,31 @@ def test_a_deleted_topic_is_missing_with_all_its_partitions(directory: Path) -> 
     assert len(serious(directory)["kafka.partition.missing"]) == 2
 
 
-def test_a_partition_is_missing_by_its_assignment_alone(directory: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"not a checkpoint"])
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_partition_is_missing_by_its_assignment_alone(
+    directory: Path, content: bytes | None, is_marked: bool
+) -> None:
+    """The mark of a clean stop stood for checkpoints that list everything, also where they were gone: verify called a directory without a
+    partition clean.
+    """
     for path in directory.glob("*-offset-checkpoint"):
-        path.unlink()
-    (directory / MARK).unlink()
+        path.unlink() if content is None else path.write_bytes(content)
+    if not is_marked:
+        (directory / MARK).unlink()
     shutil.rmtree(directory / "codec-none-0")
     [message] = serious(directory)["kafka.partition.missing"]
     assert "the cluster's metadata assigns it" in message
+
+
+def test_a_directory_that_is_registered_for_another_node(directory: Path, tmp_path: Path) -> None:
+    """With another `node.id` a broker puts all partitions aside. verify predicted that, and called the directory clean."""
+    meta = directory / "meta.properties"
+    meta.write_text(re.sub(r"node.id=\d+", "node.id=77", meta.read_text()))
+    [message] = serious(directory)["kafka.directory.no-identity"]
+    assert "says node 77, and the cluster's metadata has this directory.id for node 1" in message
+    report = rawlog.repair(directory, tmp_path / "out")
+    assert [finding.code for finding in report.remaining] == ["kafka.directory.no-identity"]
 
 
 def test_single_partitions_that_were_copied_are_not_a_log_directory(directory: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import rawlog
 from rawlog.io.storage import Source
 from rawlog.model.report import Action
+from tests.data.golden import GOLDEN
 
 PLACE = "orders-0"
 
@@ -99,6 +100,22 @@ def test_diff_compares_what_does_not_ascend(tmp_path: Path, wounded: Path) -> No
     assert len(found.damage) == 1
     assert "base offset" in found.damage[0]
     assert found.exit_code == 1
+
+
+@pytest.mark.parametrize("tail", [bytes(200), b"\7" * 200])
+def test_ingest_counts_no_loss_in_what_is_after_the_end(tmp_path: Path, tail: bytes) -> None:
+    """Ambry does not start on it, so it is an error; `convert` and `repair` dropped it with 0, and `ingest` reported a loss."""
+    store = tmp_path / "9"
+    shutil.copytree(GOLDEN / "ambry" / "store-small", store)
+    with (store / "2_0_log").open("ab") as log:
+        log.write(tail)
+    assert rawlog.verify(store).errors == 1
+    assert rawlog.convert(store, tmp_path / "rows.jsonl", errors="skip").exit_code == 0
+    report = rawlog.ingest(store, tmp_path / "lake", engine="local")
+    assert (report.exit_code, report.counts["errors"]) == (0, 1)
+    (store / "1_0_log").write_bytes((store / "1_0_log").read_bytes()[:-100])
+    report = rawlog.ingest(store, tmp_path / "other", engine="local")
+    assert report.exit_code == 1
 
 
 def test_a_corrected_source_is_ingested_once_also_when_it_goes_on(tmp_path: Path, wounded: Path) -> None:

@@ -7,6 +7,7 @@ docs/wounds.md) and adds the frames that it destroyed to `copy.lost`.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterable
@@ -840,6 +841,24 @@ def topic_gone(copy: Copy) -> None:
 def empty_partition_gone(copy: Copy) -> None:
     """A partition that never had a record: its directory is expected all the same."""
     shutil.rmtree(copy.root / "sea.empty-0")
+    copy.is_a("empty-directory")
+
+
+@wound(needs="whole")
+def node_of_another(copy: Copy) -> None:
+    """`meta.properties` names a node for which the metadata has not registered this directory."""
+    meta = copy.root / "meta.properties"
+    meta.write_text(re.sub(r"node\.id=\d+", "node.id=77", meta.read_text()))
+    copy.is_a("identity")
+
+
+@wound("gone", "empty", needs="whole")
+def partition_and_checkpoints_gone(copy: Copy, value: str) -> None:
+    """Only the cluster's metadata still names the partition; nothing tells which offsets it had."""
+    copy.maybe += [frame for frame in copy.sound.frames if frame.place == "sea.orders-1"]
+    shutil.rmtree(copy.root / "sea.orders-1")
+    for path in copy.root.glob("*-offset-checkpoint"):
+        path.unlink() if value == "gone" else path.write_bytes(b"")
     copy.is_a("empty-directory")
 
 

@@ -24,6 +24,7 @@ from rawlog.io.walk import walk
 from rawlog.lakes import ingest_plan
 from rawlog.lakes.ingest_plan import (
     DistrustError,
+    FindingPlace,
     IngestResult,
     IngestSplit,
     IngestSplitResult,
@@ -37,6 +38,7 @@ from rawlog.lakes.ingest_plan import (
     joint_codes,
     losing,
     splits_of,
+    unexplained,
 )
 from rawlog.lakes.lake import Lake, OvertakenError
 from rawlog.lakes.names import JOBS, Cut, check_names, check_url, data_path, known_tables, lake_name, unit_mark
@@ -345,7 +347,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
     def _inspect(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> IngestSplitResult:
         all_findings = Findings()
         damaged = []
-        lost = 0
+        lost: list[FindingPlace] = []
         rows: list[dict[str, Any]] = []
         for file in content.files:
             checked = check_file(
@@ -361,7 +363,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
             files=content.files,
             errors=all_findings.errors,
             warnings=all_findings.warnings,
-            losing=lost,
+            losing=tuple(lost),
             damaged=tuple(damaged),
         )
 
@@ -411,7 +413,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
         rows: list[dict[str, Any]] = []
         references = References(f"{content.run}/{stage.name}")
         decoded: Tally = Counter()
-        lost = 0
+        lost: list[FindingPlace] = []
         selection = self.selection.begun()
         all_spans = (*content.spans, *(span for settled in content.settled for span in settled.spans))
         narrowed = _narrow(self.decode, all_spans)
@@ -452,7 +454,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
             checked=tuple(splits),
             errors=all_findings.errors,
             warnings=all_findings.warnings,
-            losing=lost,
+            losing=tuple(lost),
             tallies=selection.tallies,
             decoded=decoded,
             damaged=tuple(damaged),
@@ -789,7 +791,7 @@ class Commit:
         self.lake, self.plan, self.results, self.merged = lake, planned, results, merged
         self.errors = sum(result.errors for result in results)
         self.warnings = sum(result.warnings for result in results)
-        self.losing = sum(result.losing for result in results)
+        self.losing = [place for result in results for place in result.losing]
         readings = {path: reading for result in results for path, reading in result.readings.items()}
         self.losses = [entry for result in results for entry in result.absent]
         self.losses += [entry for _, reading in sorted(readings.items()) for entry in reading.entries]
@@ -979,7 +981,7 @@ class Commit:
             tuple(sorted(self.plan.refused.items())),
             (*self.plan.notes(), *(note for result in self.results for note in result.notes)),
             tuple(self.losses),
-            self.losing,
+            unexplained(self.losing, self.losses),
         )
 
     def _write_job(self, outcome: IngestResult) -> None:

@@ -51,6 +51,9 @@ from rawlog.reading.tree import Tree, open_tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: The file and byte of a finding, as far as it has them.
+FindingPlace = tuple[str | None, int | None]
+
 
 # What passes between plan, work and commit: all of it picklable ------------------------------------------------------------------
 
@@ -228,8 +231,8 @@ class IngestSplitResult(SplitResult):
     checked: tuple[tuple[int, FileCheck], ...] = ()
     errors: int = 0
     warnings: int = 0
-    #: How many of them say by themselves that rows are missing: see `losing`.
-    losing: int = 0
+    #: Where those are that say by themselves that rows are missing: see `losing`.
+    losing: tuple[FindingPlace, ...] = ()
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
     #: What was not decoded, and why.
@@ -272,17 +275,31 @@ class IngestResult(Outcome):
         return "damaged" if self.errors else "suspect" if self.warnings else "clean"
 
 
-def losing(findings: Iterable[Finding], file: File | None = None) -> int:
-    """How many findings say by themselves that rows are missing: errors. Those of a system whose stores are settled do so only in a log,
-    `file`: of everything else the diagnosis of the store says what is lost.
+def losing(findings: Iterable[Finding], file: File | None = None) -> tuple[FindingPlace, ...]:
+    """Where the findings are that say by themselves that rows are missing: errors. Those of a system whose stores are settled do so only
+    in a log, `file`: of everything else the diagnosis of the store says what is lost.
     """
     settled = {family.name for family in registry.families() if family.store_class.can("reading")}
     is_log = file is not None and settles(file, RECORDS)
-    count = 0
-    for finding in findings:
-        is_error = finding.severity is Severity.ERROR
-        count += is_error and (is_log or finding.code.partition(".")[0] not in settled)
-    return count
+    return tuple(
+        (finding.path, finding.position)
+        for finding in findings
+        if finding.severity is Severity.ERROR and (is_log or finding.code.partition(".")[0] not in settled)
+    )
+
+
+def unexplained(places: Iterable[FindingPlace], entries: Iterable[Entry]) -> int:
+    """How many findings say that rows are missing, without those in bytes that the diagnosis of a store expects to be dropped: what is
+    after the end of a log.
+    """
+    expected: dict[str | None, list[tuple[int, int]]] = {}
+    for entry in entries:
+        if entry.is_expected and entry.start is not None and entry.stop is not None:
+            expected.setdefault(entry.path, []).append((entry.start, entry.stop))
+    return sum(
+        position is None or not any(start <= position < stop for start, stop in expected.get(path, ()))
+        for path, position in places
+    )
 
 
 class RecutError(RawlogError):

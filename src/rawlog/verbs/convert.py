@@ -608,8 +608,13 @@ class Convert(Job[ConvertResult, Report]):
             return []
         summaries = merge_parts(part for result in results for part in result.summaries)
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
+        takes_all = not (
+            self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions
+        )
+        if takes_all:  # stores whose logs are gone give no rows
+            stores += [store for store in self._tree.groups if not any(_is_read(file, self.target) for file in store)]
         splits = [ConvertSplit(stores=run) for run in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
-        if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
+        if takes_all:
             splits.append(ConvertSplit(all_files=self._tree.files))
         return self._number(splits)
 

@@ -107,10 +107,26 @@ def _cached_offsets(path: str, stamp: object) -> Mapping[tuple[str, int], int]:
 
 def _offsets_of(path: str) -> dict[tuple[str, int], int]:
     try:
-        with Source(path) as source:
-            return parse(source.read(0, min(source.size, LARGEST)))
+        return parse(_content(path))
     except RawlogError:
         return {}
+
+
+def is_written(folder: str, name: str) -> bool:
+    """Whether a checkpoint file of a log directory has been written, perhaps without any partition. A broker that starts makes an empty
+    file first.
+    """
+    try:
+        content = _content(f"{folder}/{name}")
+        parse(content)
+        return bool(content)
+    except RawlogError:
+        return False
+
+
+def _content(path: str) -> bytes:
+    with Source(path) as source:
+        return source.read(0, min(source.size, LARGEST))
 
 
 def checkpoint_text(offsets: Mapping[tuple[str, int], int]) -> bytes:

@@ -93,7 +93,7 @@ def test_the_log_alone_leads_to_the_same_state(broker: str) -> None:
 
 @pytest.mark.parametrize("broker", ["broker-3.9.2", "broker-4.3.0"])
 def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
-    """The log up to a snapshot's offset, folded without it, holds what the snapshot holds."""
+    """The log up to a snapshot's offset, folded without it, holds what the snapshot holds. Its epoch was that of the window before."""
     from rawlog.formats.kafka.paths import snapshot_id
 
     replica = replica_of(broker)
@@ -106,6 +106,7 @@ def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
         loaded = MetadataStore([snapshot]).fold()
         same_records(image_of(loaded), image_of(grown))
         assert (loaded.end_offset, loaded.epoch, loaded.timestamp) == (grown.end_offset, epoch, grown.timestamp)
+        assert grown.epoch == epoch
         compared += 1
     assert compared >= 3
 

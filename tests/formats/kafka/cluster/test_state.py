@@ -200,6 +200,23 @@ def test_a_moment_before_the_oldest_snapshot_is_refused(tmp_path: Path) -> None:
         replica_of(tmp_path).fold(Moment(offset=1))
 
 
+def test_a_moment_has_the_epoch_of_its_last_record(tmp_path: Path) -> None:
+    """A fold that ended inside of a window had the epoch of the window before; one inside of a batch ended after the batch."""
+    path = write_log(tmp_path, DEMO)
+    data = path.read_bytes()
+    for base, epoch in ((3, 2), (6, 3)):
+        leader = {"version": 0, "leaderId": 1, "voters": [{"voterId": 1}], "grantingVoters": [{"voterId": 1}]}
+        data += encode_controls(base, epoch, 1_700_000_001_000, [(ControlType.LEADER_CHANGE, leader)])
+        data += encode_batch(base + 1, epoch, 1_700_000_001_000, [(None, encode_framed(*LEVEL))] * 2)
+    path.write_bytes(data)
+    for offset, epoch in enumerate([1, 1, 1, 2, 2, 2, 3, 3, 3]):
+        for state in (
+            replica_of(tmp_path).fold(Moment(offset=offset)),
+            replica_of(tmp_path).fold_kept(Moment(offset=offset), "raise"),
+        ):
+            assert (state.end_offset, state.epoch) == (offset + 1, epoch)
+
+
 def test_a_log_that_begins_in_the_middle_needs_a_snapshot(tmp_path: Path) -> None:
     write_log(tmp_path, [("TopicRecord", {"name": "late", "topicId": OTHER})], base=3)
     codes = {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])}

@@ -156,8 +156,8 @@ def compact(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     OptionError for segments that are not there or not next to one another, DataError if the log is damaged.
     """
     [store] = with_logs(files)
-    task, report = _task(store, options), Report()
     refuse_damage(store)
+    task, report = _task(store, options), Report()
     folded = fold(store.catalog, store.sound_indexes, ORPHANS)
     report_tails(store, report)
     kept = survivors(folded, task)

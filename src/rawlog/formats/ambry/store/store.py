@@ -403,8 +403,8 @@ def _blob_stores(files: Store) -> list[BlobStore]:
 
 
 def with_logs(files: Sequence[File]) -> list[BlobStore]:
-    """The stores among files that have a log."""
-    return [store for store in blob_stores(files) if store.logs]
+    """The stores among files that have a log, or index files of one that is gone."""
+    return [store for store in blob_stores(files) if store.logs or store.lost_segments()]
 
 
 # What readers of one segment cannot see ---------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class Batch:
                 state.add_control(offset, -1 if kind is None else kind, value or b"")
             else:
                 state.add(offset, value or b"")
-        state.end_offset, state.epoch, state.timestamp = self.end, self.epoch, self.time
+        state.end_offset = self.end if stop is None else min(self.end, stop)
+        state.epoch, state.timestamp = self.epoch, self.time
 
     def uncovered_fields(self) -> Iterator[tuple[str, bytes]]:
         """The fields that no checksum covers, as they should be."""

@@ -793,10 +793,10 @@ class MetadataStore(Store):
                 state.end_offset = int(offsets[due[-1]]) + 1
                 timed = due[times[due] != NO_TIME]
                 state.timestamp = int(times[timed[-1]]) // 1000 if timed.size else state.timestamp
+                rises &= epoch <= int(epochs[due].min())
+                state.epoch = epoch = int(epochs[due[-1]])
             if count < offsets.size:
                 break
-            rises &= epoch <= int(epochs.min())
-            state.epoch = epoch = int(epochs[-1])
         replay.flush()
         return rises
 

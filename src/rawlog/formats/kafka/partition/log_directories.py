@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in, parse
+from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, is_written, offsets_in, parse
 from rawlog.formats.kafka.epochs import parse_epochs
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.log.heads import heads
@@ -98,6 +98,11 @@ class LogDirectory:
     def is_marked(self) -> bool:
         """Whether its broker was stopped cleanly."""
         return exists(f"{self.path}/{MARK}")
+
+    @cached_property
+    def is_counted(self) -> bool:
+        """Whether a checkpoint lists all partitions that its broker had: it was stopped cleanly, and wrote one then."""
+        return self.is_marked and any(is_written(self.path, name) for name in COUNTING)
 
     @cached_property
     def has_metadata(self) -> bool:
@@ -426,7 +431,7 @@ def _missing_by_metadata(node: NodeDirectories, directory: LogDirectory) -> Iter
                 has_directory=key in directory.loaded,
                 is_adding=is_adding,
                 is_expected=is_expected,
-                is_certain=not directory.is_marked,
+                is_certain=not directory.is_counted,
             )
 
 

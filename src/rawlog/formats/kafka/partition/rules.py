@@ -467,16 +467,30 @@ def duplicate_partitions(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.directory.no-identity", Severity.ERROR)
 def no_identity(files: Files) -> Iterator[Mark]:
-    """A log directory has no `meta.properties`. A broker with KRaft does not start on it.
+    """A log directory has no `meta.properties`, or that of another node. A broker with KRaft does not start on it.
 
     Restore the file from a backup, or write it: `version=1`, `cluster.id` as in the other directories of the cluster, `node.id` and
     `directory.id` as the broker's registration in the metadata log has them (`rawlog cluster`). `kafka-storage.sh format
     --ignore-formatted -t CLUSTER-ID` writes one with a new `directory.id`, and keeps what is in the directory. It is only information
-    where the directory may be of a cluster with ZooKeeper, whose brokers write the file themselves.
+    where the directory may be of a cluster with ZooKeeper, whose brokers write the file themselves. The file is of another node where the
+    metadata has registered its `directory.id` for a node other than its `node.id`: set the right one.
     """
+    registered: dict[tuple[str | None, bytes], set[int]] = defaultdict(set)
+    for node in nodes(files):
+        for number, ids in (node.assignments.directories if node.assignments is not None else {}).items():
+            for directory_id in ids:
+                registered[node.directories[0].cluster, directory_id].add(number)
     for node in nodes(files):
         for directory in node.directories:
             if directory.meta is not None:
+                owners = registered.get((directory.cluster, directory.id or b""))
+                if owners and directory.node is not None and directory.node not in owners:
+                    contradiction = f"the cluster's metadata has this directory.id for node {min(owners)}"
+                    effect = "a broker does not start, or renames its partitions to -stray"
+                    yield Mark(
+                        f"meta.properties says node {directory.node}, and {contradiction}: {effect}",
+                        path=directory.path,
+                    )
                 continue
             if directory.is_kraft:
                 message = "no meta.properties: a broker does not start; restore it, or format the directory with the id of its cluster"

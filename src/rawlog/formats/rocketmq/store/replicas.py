@@ -357,6 +357,14 @@ def replicas_below(root: str, files: Sequence[File], options: Mapping[str, str])
         )
 
 
+def queues_without_log(files: Sequence[File]) -> Iterator[tuple[str, tuple[File, ...]]]:
+    """The stores among files that have consume queues and no commit log: their directories and queues."""
+    for store in stores(files, {}) if files else ():
+        queues = tuple(file for file in store if file.format in LAYOUTS and file.problem is None)
+        if queues and not any(is_log(file) for file in store):
+            yield str(queues[0].place.group), queues
+
+
 def _text_of(files: Sequence[File], format: str) -> str:
     for file in files:
         if file.format == format and file.problem is None and file.place.state is None and file.size < 1 << 20:

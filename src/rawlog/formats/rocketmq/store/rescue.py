@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import COMMIT_LOG, config
+from rawlog.formats.rocketmq import COMMIT_LOG, below_root, config
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
+from rawlog.formats.rocketmq.store.comparison import queue_units
 from rawlog.formats.rocketmq.store.configs import OFFSETS
 from rawlog.formats.rocketmq.store.outline import (
     CUT,
@@ -44,6 +45,7 @@ from rawlog.formats.rocketmq.store.replicas import (
     group_replicas,
     is_log,
     part_histories,
+    queues_without_log,
     real_runs,
     replicas_below,
     settle_logs,
@@ -486,6 +488,30 @@ class QueueTask:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesTask:
+    """The queues of a store without a commit log, and those of all stores with one."""
+
+    root: str
+    queues: tuple[File, ...]
+    others: tuple[File, ...]
+
+    def count_lost(self) -> int:
+        """The messages that these queues alone know."""
+        others: dict[str, list[NDArray[np.void]]] = {}
+        for file in self.others:
+            others.setdefault(below_root(file), []).append(queue_units([file], LAYOUTS[str(file.format)]))
+        addresses = [np.empty(0, np.int64)]
+        for file in self.queues:
+            units = queue_units([file], LAYOUTS[str(file.format)])
+            is_lost = np.ones(len(units), np.bool_)
+            for other in others.get(below_root(file), ()):
+                shared = min(len(units), len(other))
+                is_lost[:shared] &= units[:shared] != other[:shared]
+            addresses.append(units["physical_offset"][is_lost].astype(np.int64))
+        return int(np.unique(np.concatenate(addresses)).size)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaContent:
     """A replica as it is written from: its files at their places, and where it parts from the kept history."""
 
@@ -543,6 +569,9 @@ class Rescue:
                 splits.append(SurveySplit(store.root, file.size, task))
             missing = _missing([file.place.start_offset or 0 for file in logs if file.format == COMMIT_LOG.name], size)
             splits.append(SurveySplit(store.root, 0, QueueTask(number, store.queues, missing)))
+        others = tuple(queue for store in self._stores for queue in store.queues)
+        roots_alone = [pair for _, group in _below(roots, files) for pair in queues_without_log(group)]
+        splits += [SurveySplit(folder, 0, QueuesTask(folder, queues, others)) for folder, queues in roots_alone]
         return splits
 
     def _distinct(self, replicas: Sequence[ReplicaFiles]) -> list[ReplicaFiles]:
@@ -555,6 +584,8 @@ class Rescue:
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """Read one commit-log file, or the queue units of missing files."""
         task = split.content
+        if isinstance(task, QueuesTask):
+            return task.count_lost()
         if isinstance(task, QueueTask):
             return tuple(slots_between(task.queues, task.missing))
         return survey_log(task.file, task.queues, task.file_size, task.samples, advance)
@@ -565,6 +596,11 @@ class Rescue:
         """Group the replicas, in order of preference, and plan a store for each group."""
         replicas = [Replica(store) for store in self._stores]
         for result in results:
+            if isinstance(result.split.content, QueuesTask):
+                if result.found:
+                    reason = f"no commit log is here, and queues know {counted(result.found, 'message')} in one"
+                    self.report.add(Action.LOST, reason, result.split.content.root)
+                continue
             replica = replicas[result.split.content.store]
             if isinstance(result.found, LogSurvey):
                 replica.logs.append(result.found)

@@ -1,0 +1,79 @@
+"""A store whose logs are all gone, next to a sound one: its indexes and queues still say what was lost, and every verb repeats it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rawlog.cli import cli
+from tests.data.golden import GOLDEN
+
+VERBS = {
+    "verify": "verify SRC",
+    "complete": "verify SRC --complete",
+    "report": "report SRC -o DST.html",
+    "repair": "repair SRC DST",
+    "rebuild": "rebuild SRC DST",
+    "compact": "compact SRC DST",
+    "erase": "erase SRC DST --key no-such-key",
+    "rescue": "rescue SRC --to DST",
+    "convert": "convert SRC DST.jsonl",
+    "ingest": "ingest SRC --to DST --engine local",
+}
+
+
+def kafka(root: Path) -> None:
+    for name in ("segments-by-size-0", "codec-lz4-0"):
+        shutil.copytree(GOLDEN / "kafka" / "broker-4.3.0" / "data" / name, root / name)
+    for path in (root / "codec-lz4-0").glob("*.log"):
+        path.unlink()
+
+
+def rocketmq(root: Path) -> None:
+    for name, store in (("a", "broker-4.9.7"), ("b", "5.1.4")):
+        shutil.copytree(GOLDEN / "rocketmq" / store / "store", root / name)
+    shutil.rmtree(root / "b" / "commitlog")
+
+
+def ambry(root: Path) -> None:
+    for name, store in (("42", "store-ops"), ("9", "store-small")):
+        shutil.copytree(GOLDEN / "ambry" / store, root / name)
+        (root / name / "expected.json").unlink()
+    for path in (root / "9").glob("*_log"):
+        path.unlink()
+
+
+def run(words: str, source: Path, target: Path) -> tuple[int, str]:
+    arguments = [word.replace("SRC", str(source)).replace("DST", str(target)) for word in words.split()]
+    result = CliRunner().invoke(cli, arguments, prog_name="rawlog")
+    return result.exit_code, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("build", [kafka, rocketmq, ambry])
+def test_every_verb_names_a_store_whose_logs_are_gone(build: Callable[[Path], None], tmp_path: Path) -> None:
+    """Ambry's rewrites, RocketMQ's rescue and `convert` wrote the sound store, said nothing of the other one, and ended with 0."""
+    source = tmp_path / "source"
+    source.mkdir()
+    build(source)
+    lost = {kafka: "codec-lz4-0", rocketmq: "/b", ambry: "/9"}[build]
+    outcomes = {
+        name: run(words, source, tmp_path / name)
+        for name, words in VERBS.items()
+        if not (build is rocketmq and name == "compact")
+    }
+    assert {name: code for name, (code, _) in outcomes.items() if code != 1} == {}
+    silent = {name for name, (_, said) in outcomes.items() if lost not in said.replace(str(tmp_path / name), "")}
+    assert silent <= {"report"}
+
+
+def test_a_replica_without_a_commit_log_is_no_loss(tmp_path: Path) -> None:
+    """The queues of such a disk name messages that the other disk has."""
+    for name in ("a", "b"):
+        shutil.copytree(GOLDEN / "rocketmq" / "broker-4.9.7" / "store", tmp_path / name)
+    shutil.rmtree(tmp_path / "b" / "commitlog")
+    code, said = run(f"rescue {tmp_path}/a {tmp_path}/b --to DST", tmp_path, tmp_path / "out")
+    assert (code, "no commit log is here: nothing is used" in said) == (0, True)
