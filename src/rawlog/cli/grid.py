@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from rawlog.cli import output
 from rawlog.cli.logs import say
-from rawlog.model.text import formed, plain_time, printable
+from rawlog.model.text import formed, plain_time, printable, width_of, wrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,14 +31,6 @@ NAMED = 6
 #: As many cells a value of any length gets before a minor column is shown.
 ROOMY = 32
 LEAST = ("timestampType", "timestamp_type", "path", "magic", "batch_position", "sequence", "producer_epoch")
-
-
-def width_of(text: str) -> int:
-    """The number of cells that a terminal uses for a text."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
 
 
 def cut(text: str, width: int) -> str:
@@ -242,20 +234,35 @@ def cells(column: pa.Array, form: str | None = None) -> list[str]:
 
 def align_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
     """Short lists for people: rows of cells as lines of equal columns."""
-    if not rows:
-        return []
-    count = max(map(len, rows))
+    full, widths, sides = _columns(rows, right)
+    return [_joined(row, widths, sides, indent) for row in full]
+
+
+def _columns(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> tuple[list[list[str]], list[int], list[bool]]:
+    """The rows with as many cells each, the widths of their columns, and which of them are aligned to the right."""
+    count = max(map(len, rows), default=0)
     full = [[*row, *[""] * (count - len(row))] for row in rows]
-    widths = [max(width_of(row[index]) for row in full) for index in range(count)]
-    sides = [*right, *[False] * (count - len(right))]
-    return [
-        (indent + "  ".join(pad(row[index], widths[index], right=sides[index]) for index in range(count))).rstrip()
-        for row in full
+    widths = [max(_cell_width(row[index]) for row in full) for index in range(count)]
+    return full, widths, [*right, *[False] * (count - len(right))]
+
+
+def _cell_width(cell: str) -> int:
+    return width_of(click.unstyle(cell))
+
+
+def _joined(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool], indent: str) -> str:
+    """Cells as a line. Those that are in colour are as wide as what is seen of them."""
+    texts = [
+        pad(cell, width + width_of(cell) - _cell_width(cell), right=is_right)
+        for cell, width, is_right in zip(cells, widths, right, strict=True)
     ]
+    return (indent + "  ".join(texts)).rstrip()
 
 
-#: The fewest cells of a name on a narrow terminal.
-SHORTEST = 12
+#: The fewest cells of a name on a narrow terminal, and of a sentence.
+SHORTEST, SENTENCE = 12, 30
+#: Before the second line of a row.
+FOLD = "    "
 
 
 def fit_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
@@ -268,8 +275,101 @@ def fit_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: 
     return align_rows([[cut_middle(row[0], width), *row[1:]] for row in rows], right, indent)
 
 
+def fit_columns(
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Collection[str] = (),
+    indent: str = "",
+    least: Sequence[str] = (),
+) -> list[str]:
+    """Rows of columns with these names as lines; `left` are those of words. On a narrow terminal without the columns that matter least,
+    and then with shorter names in the first one.
+    """
+    columns = list(range(len(names)))
+    for name in (None, *least):
+        if name in names:
+            columns.remove(names.index(name))
+        elif name is not None:
+            continue
+        cells = [[row[column] for column in columns] for row in rows]
+        right = [names[column] not in left for column in columns]
+        lines = align_rows(cells, right, indent)
+        if not excess_of(lines):
+            return lines
+    return fit_rows(cells, right, indent)
+
+
+def fold_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+    """As `align_rows`, and nothing is left out on a narrow terminal: sentences continue below themselves; if that is not enough, the
+    columns that have no room on a line are on a second one.
+    """
+    lines = align_rows(rows, right, indent)
+    if not excess_of(lines):
+        return lines
+    full, natural, sides = _columns(rows, right)
+    room = shutil.get_terminal_size().columns - len(indent)
+    texts = [[click.unstyle(row[index]) for row in full] for index in range(len(natural))]
+    least = [_least(column, width) for column, width in zip(texts, natural, strict=True)]
+    widths = fit_widths(natural, least, room)
+    parts = _parts(widths, room)
+    if len(parts) > 1:
+        # A sentence that is on a line of its own may be as long as that.
+        widths = [max(narrow, min(width, room - len(FOLD))) for narrow, width in zip(least, natural, strict=True)]
+        parts = _parts(widths, room)
+    return [line for row in full for line in _folded(row, widths, sides, parts, indent)]
+
+
+def _least(column: Sequence[str], width: int) -> int:
+    """The fewest cells for a column: those of its longest word if it has sentences, else all."""
+    if not any(width_of(text) > SENTENCE and " " in text for text in column):
+        return width
+    return min(width, max(SENTENCE, *(width_of(word) for text in column for word in text.split())))
+
+
+def _parts(widths: Sequence[int], room: int) -> list[range]:
+    """The columns that are together on a line."""
+    parts, start, used = [], 0, widths[0]
+    for index, width in list(enumerate(widths))[1:]:
+        used += 2 + width
+        if used > room:
+            parts.append(range(start, index))
+            start, used = index, len(FOLD) + width
+    return [*parts, range(start, len(widths))]
+
+
+def _folded(
+    row: Sequence[str], widths: Sequence[int], right: Sequence[bool], parts: Sequence[range], indent: str
+) -> list[str]:
+    """A row as one line or a few; a part of it without any text has none."""
+    lines = []
+    for part in parts:
+        cells = [
+            [row[index]]
+            if _cell_width(row[index]) <= widths[index]
+            else wrapped(click.unstyle(row[index]), widths[index])
+            for index in part
+        ]
+        for number in range(max(map(len, cells))):
+            line = [cell[number] if number < len(cell) else "" for cell in cells]
+            start = indent if part.start == 0 else indent + FOLD
+            text = _joined(line, [widths[index] for index in part], [right[index] for index in part], start)
+            lines += [text] if text.strip() or part.start == 0 else []
+    return lines
+
+
+#: What a column of numbers has.
+NUMBER = re.compile(r"[-+]?[\d,.]+|\?")
+
+
+def numeric(rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns have numbers only: they are aligned to the right."""
+    count = max(map(len, rows), default=0)
+    columns = [[click.unstyle(row[index]) for row in rows if index < len(row) and row[index]] for index in range(count)]
+    return [bool(column) and all(NUMBER.fullmatch(text) for text in column) for column in columns]
+
+
 def excess_of(lines: Iterable[str]) -> int:
     """By how many cells the longest line is wider than the terminal; 0 if it is not, or if there is none."""
     if not output.is_terminal():
         return 0
-    return max((0, *(width_of(click.unstyle(line)) - shutil.get_terminal_size().columns for line in lines)))
+    return max((0, *(_cell_width(line) - shutil.get_terminal_size().columns for line in lines)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ import click
 
 from rawlog.cli.logs import say
 from rawlog.model.errors import DONE, FOUND, UNREADABLE, AccessError, OptionError
-from rawlog.model.text import printable, to_json
+from rawlog.model.text import printable, to_json, wrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,13 @@ def write(data: bytes | memoryview) -> None:
 def line(text: str = "") -> None:
     """A line of text for people, which the caller has made printable."""
     write(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def sentence(text: str, indent: str = "", **how: Any) -> None:
+    """A sentence for people, which the caller has made printable. On a terminal it continues, with an indent, on lines as wide as that."""
+    width = shutil.get_terminal_size().columns if is_terminal() else sys.maxsize
+    for part in wrapped(text, width, indent):
+        line(style(part, **how) if how else part)
 
 
 def json_line(value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -157,14 +157,15 @@ def _show_ingested(done: Report, catalog: str | None) -> None:
 
 
 def _show_lake(held: Report) -> None:
-    from rawlog.cli.grid import align_rows
+    from rawlog.cli.grid import fit_columns
 
-    rows = [["table", "rows", "files", "size", "snapshots", "sources", "changed"]]
+    names = ("table", "rows", "files", "size", "snapshots", "sources", "changed")
+    rows: list[Sequence[str]] = [names]
     for name, table in held.parts.items():
         numbers = [f"{table.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
         size = size_text(table.counts["bytes"])
         rows.append([printable(name), *numbers[:2], size, *numbers[2:], table.facts["changed"] or ""])
-    for text in align_rows(rows, [False, True, True, True, True, True, False]):
+    for text in fit_columns(names, rows, ("table", "changed"), "", ("snapshots", "sources")):
         output.line(text)
     output.line()
     files = counted(held.total("files"), "data file")

@@ -30,6 +30,7 @@ from rawlog.model.frames import Frames
 from rawlog.model.outline import Intervals
 from rawlog.model.status import Status
 from rawlog.model.store import Store
+from rawlog.model.text import missing_text
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What verification looks for in snapshots, each file alone. Batches are checked by the rules of Kafka's logs.
@@ -284,9 +285,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     for account, missing, store in Store.of(files).share(_directory_accounts):
         few = Few()
         for first, last in missing:
-            message = (
-                f"offsets {first} to {last - 1} are missing, {last - first:,} in all: {_reason(store, first, last)}"
-            )
+            message = f"{missing_text(first, last - 1, counts=True)}: {_reason(store, first, last)}"
             few.append(Mark(message, offset=first, path=account.path))
         yield from few
 

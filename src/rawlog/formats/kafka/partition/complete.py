@@ -55,6 +55,7 @@ from rawlog.model.outline import (
     total,
 )
 from rawlog.model.store import Store
+from rawlog.model.text import missing_text
 
 
 @dataclass(slots=True)
@@ -206,7 +207,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
         return
     few = Few()
     for first, last, why in result.runs:
-        message = f"offsets {first} to {last} are missing, {last - first + 1:,} in all: {why}"
+        message = f"{missing_text(first, last, counts=True)}: {why}"
         few.append(Mark(message, offset=first, path=result.account.path))
     yield from few
     for first in result.unknown:

@@ -52,7 +52,7 @@ from rawlog.model.outline import Patch, Piece, Reading
 from rawlog.model.report import Action, Entry
 from rawlog.model.status import Status
 from rawlog.model.store import Store
-from rawlog.model.text import counted
+from rawlog.model.text import counted, missing_text
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
@@ -555,7 +555,7 @@ class Survey:
         if log.undecided:
             [(first, last), *others] = log.undecided
             more = f", and {counted(len(others), 'more range')} after them" if others else ""
-            message = f"offsets {first} to {last} are missing{more}: {UNDECIDED}"
+            message = f"{missing_text(first, last)}{more}: {UNDECIDED}"
             path = self.last_file.path if self.last_file is not None else None
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 
