@@ -329,6 +329,14 @@ def say(text: str, kind: str = "", level: str | None = None) -> None:
         click.echo("\n".join(lines), err=True)
 
 
+def advise(command: str) -> None:
+    """The command that helps, on stderr, after what was printed."""
+    flush()
+    if not is_json():
+        with contextlib.suppress(OSError, ValueError):
+            click.echo(f"{NEXT}{printable(command)}", err=True)
+
+
 def flush() -> None:
     """Send what is still buffered, so that messages come after the data they are about."""
     with contextlib.suppress(ValueError):

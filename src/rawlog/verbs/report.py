@@ -207,9 +207,7 @@ def next_steps(
         steps.append(Step(text, command("rescue", *roots, "--plan")))
     if any(cause.is_repairable for cause in serious):
         text = "See what a repair would keep, rebuild and drop. The source is never changed."
-        repairable = [cause for cause in serious if cause.is_repairable]
-        for root in dict.fromkeys(_root(cause.places, roots) for cause in repairable):
-            steps.append(Step(text, _repair(root)))
+        steps += [Step(text, line) for line in repair_commands(causes, roots)]
     elif serious:
         steps.append(
             Step(
@@ -238,6 +236,12 @@ def next_steps(
             Step("Nothing needs repair. Look at the records, or ask questions in SQL.", command("head", *roots))
         )
     return steps
+
+
+def repair_commands(causes: Sequence[Cause], roots: Sequence[str]) -> list[str]:
+    """The repairs to try, one for each named path with errors or warnings that a repair handles."""
+    repairable = [cause for cause in causes if cause.severity is not Severity.INFO and cause.is_repairable]
+    return [_repair(root) for root in dict.fromkeys(_root(cause.places, roots) for cause in repairable)]
 
 
 def command(verb: str, *arguments: str) -> str:

@@ -70,8 +70,17 @@ def show(
         output.json_line(findings.summary())
     else:
         _show(findings, call.detail)
+        for command in _repairs(findings, call.arguments["paths"]):
+            logs.advise(command)
     output.flush()
     return int(findings.exit_code or notes.code)
+
+
+def _repairs(findings: Findings, paths: Sequence[str]) -> list[str]:
+    """The commands that show what a repair would do about errors and warnings."""
+    from rawlog.verbs.report import causes, repair_commands
+
+    return repair_commands(causes(findings, paths), paths) if findings.exit_code else []
 
 
 def _show(findings: Findings, detail: Detail) -> None:

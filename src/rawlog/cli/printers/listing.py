@@ -121,7 +121,13 @@ def _show(listing: Listing, measured: list[Item], with_files: bool) -> None:
     output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
     if served.others:
         others = ", ".join(f"{number:,} {why}" for why, number in served.others.items())
-        output.line(f"  in the files, but not for consumers, and not counted: {others}")
+        output.sentence(f"  in the files, but not for consumers, and not counted: {others}", "    ")
+    if damaged := sum(row["state"] == "damaged" and _has_records(file) for file, row in measured):
+        files = counted(damaged, "file")
+        output.sentence(
+            f"  in the files after damage, and not counted: the rest of {files}; `rawlog count --errors skip` counts it",
+            "    ",
+        )
 
 
 class _Served:
