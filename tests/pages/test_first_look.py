@@ -89,6 +89,16 @@ def test_a_file_without_rows_says_so(server: Server) -> None:
     assert "These are the last rows." not in file
 
 
+def test_the_home_page_lists_recordings() -> None:
+    """A recording is one file in no store: of a directory of them the home page showed the name of the directory."""
+    with rawlog.browse(KAFKA.parent / "replay") as running:
+        home = page(running, "")
+    rows = re.findall(r"<tr data-row>.*?</tr>", home)
+    [row] = [row for row in rows if ">basic.log<" in row]
+    assert [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td.*?</td>", row)][:3] == ["basic.log", "replay", "70"]
+    assert 'href="at?in=replay%2Fbasic.log"' in row
+
+
 def test_each_shortcut_has_a_line_of_its_own(server: Server) -> None:
     """Of `j or ↓, K or ↑` the page made the keys `j`, `↓, K` and `↑`."""
     keys = Client(server).ask("keys")[2].decode()

@@ -118,7 +118,7 @@ def printer(printing: Mapping[str, Any], table: Table) -> Printer:
 
         template = compile_template(printing["template"], table, form, safe=printable if is_terminal() else None)
         if printing.get("columns"):
-            raise OptionError("--format names its columns itself: leave --columns out")
+            raise OptionError("--format already names the columns: leave --columns out")
         return _LinesPrinter(template.lines, template.columns)
     if printing["arrow"]:
         return _ArrowPrinter()

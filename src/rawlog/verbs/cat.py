@@ -429,7 +429,7 @@ def find(
         if place not in PLACES:
             raise unknown("place", place, PLACES)
     if not text or not places:
-        raise OptionError("a text to look for, and a place to look at, are expected")
+        raise OptionError("name a text to look for and a path to look in")
     chosen = selection_of(selection)
     if chosen.transforms:
         raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")

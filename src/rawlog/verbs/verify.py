@@ -95,7 +95,7 @@ def verify(
 
     Returns Findings: iterate over it, or ask for its `verdict`. `rawlog.rules()` lists the rules. With `complete`, `accounts` of the result
     has a class for every offset of each partition or queue, every blob of a store and every entry of a recording, and what nothing explains
-    is a finding. The result of an erasure must be unchanged since, and have nothing that was to be erased. Damage never raises. OptionError
+    is a finding. The result of an erasure must be unchanged, and must not contain what was erased. Damage never raises. OptionError
     for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog

@@ -711,7 +711,7 @@ FAMILY = Family(
             in_database("kvStore"),
         ),
         _listed("position", "up to where compaction has come", "compaction/position-checkpoint", is_position),
-        _listed("abort", "mark of a broker that runs or died", "abort", file_named("abort")),
+        _listed("abort", "marks a broker that is running or has crashed", "abort", file_named("abort")),
         _listed("lock", "lock of a running broker", "lock", file_named("lock")),
         _listed("epochs", "epochs of a controller", "epochFileCheckpoint", file_named("epochFileCheckpoint")),
         _listed("identity", "identity of a broker", "brokerIdentity", file_named("brokerIdentity")),

@@ -128,8 +128,8 @@ def _missing_batches(frames: Frames) -> Iterator[Mark]:
 def record(seen: Inspection) -> Iterator[Mark]:
     """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are not a metadata record.
 
-    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. Records larger
-    than any that a controller writes are not looked at, which is a warning too.
+    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. rawlog does
+    not read records larger than any that a controller writes; this is a warning, too.
     """
     for position, offset, control, key, value in seen.share(records_of):
         if control:

@@ -32,7 +32,7 @@ LARGEST = 64 << 20
 
 @rule("kafka.partition.overlap", Severity.ERROR)
 def overlap(files: Files) -> Iterator[Mark]:
-    """A segment begins at or before the last offset of the one in front of it: some offsets are there twice.
+    """A segment begins at or before the last offset of the previous one: some offsets are there twice.
 
     A broker never leaves that. Segments of two replicas, or of before and after a restore, were put together.
     """

@@ -52,7 +52,7 @@ from rawlog.model.outline import Patch, Piece, Reading
 from rawlog.model.report import Action, Entry
 from rawlog.model.status import Status
 from rawlog.model.store import Store
-from rawlog.model.text import counted, missing_text
+from rawlog.model.text import counted, missing_text, plain_time
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
@@ -337,7 +337,7 @@ class SegmentFold:
         assert self._times is not None
         time, offset = entries[index].tolist()
         size = TIME_INDEX_ENTRY.size
-        message = f"the entry says time {time} at offset {offset}, but {what}"
+        message = f"the entry says {plain_time(time * 1000)} at offset {offset:,}, but {what}"
         self._mark(code, Mark(message, index * size, size, offset, found=time, path=self._times.path))
 
     def merge(self, following: SegmentFold) -> SegmentFold:
