@@ -78,9 +78,9 @@ def show(
 
 def _repairs(findings: Findings, paths: Sequence[str]) -> list[str]:
     """The commands that show what a repair would do about errors and warnings."""
-    from rawlog.verbs.report import causes, repair_commands
+    from rawlog.verbs.verify import repair_commands
 
-    return repair_commands(causes(findings, paths), paths) if findings.exit_code else []
+    return repair_commands(findings, paths) if findings.exit_code else []
 
 
 def _show(findings: Findings, detail: Detail) -> None:
@@ -233,7 +233,7 @@ def _show_tally(tally: Tally, has_damage: bool) -> None:
             heading = key
             output.line(output.style(printable(key[1] or item.what), bold=True))
         sign, colour, _ = SIGNS[item.change]
-        output.line("  " + output.style(f"{sign} {printable(_difference_line(item))}", fg=colour))
+        output.sentence(f"  {sign} {printable(_difference_line(item))}", FURTHER, fg=colour)
     for (what, name), count in shown.items():
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {printable(name or what)}; --json lists them")
