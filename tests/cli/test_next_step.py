@@ -82,6 +82,12 @@ def test_verify_ends_with_the_command_that_shows_the_repair(run: Callable[..., A
     assert ran.code == 1
     assert ran.err.splitlines()[-1] == f"Next: rawlog repair {tmp_path}/broken repaired --dry-run"
     assert "Next" not in ran.text
+    for verb in ("rebuild", "compact"):
+        refused = run(verb, tmp_path / "broken", tmp_path / "new")
+        assert refused.code == 1
+        assert refused.err.splitlines()[-1].startswith(
+            "Next: rawlog repair SRC DST keeps all sound data, or rawlog explain"
+        )
     assert "Next" not in run("verify", PARTITION).err
     assert "Next" not in run("verify", tmp_path / "broken", "--json").err
 

@@ -269,6 +269,10 @@ def _answer(run: Callable[[], Any]) -> int:
         return INTERNAL
 
 
+#: Verbs that refuse damaged stores.
+NEEDS_SOUND = ("rebuild", "compact")
+
+
 def next_step(error: RawlogError, verb: str, options: Collection[str]) -> str:
     """What helps after an error of a verb with these options, by the class of the error."""
     if isinstance(error, ExistsError):
@@ -285,6 +289,8 @@ def next_step(error: RawlogError, verb: str, options: Collection[str]) -> str:
             else ""
         )
         steps = [look or (f"rawlog verify {path}" if path else "rawlog verify PATH")]
+        if verb in NEEDS_SOUND:
+            steps.insert(0, "rawlog repair SRC DST keeps all sound data")
         return ", or ".join(
             [*steps, *(["--errors skip to continue after the damage"] if "--errors" in options else [])]
         )
