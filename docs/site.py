@@ -30,7 +30,13 @@ MAPS = {
     "kafka": ("the partition codec-mixed-0", "samples/kafka/codec-mixed-0", "kafka.batches", "codec", "batch"),
     "rocketmq": ("the commit log of samples/rocketmq", "samples/rocketmq", "rocketmq.messages", "topic", "message"),
     "ambry": ("the log segments of samples/ambry/9", "samples/ambry", "ambry.messages", "kind", "message"),
-    "replay": ("samples/replay/basic.log", "samples/replay/basic.log", "replay.entries", "version", "entry"),
+    "replay": (
+        "the recording samples/replay/basic.log",
+        "samples/replay/basic.log",
+        "replay.entries",
+        "version",
+        "entry",
+    ),
 }
 
 #: A partition with several segments, whose offset index is drawn too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,6 +69,27 @@ def test_a_user_is_shown_what_to_do_next(words: list[Any], step: str, run: Calla
     ran = run(*(str(word).format(closed=closed, **places) for word in words))
     assert ran.code in (1, 2, 3)
     assert ran.err.rstrip("\n").rpartition("\n")[2].startswith(f"Next: {step.format(**places)}"), ran.err
+
+
+def test_verify_ends_with_the_command_that_shows_the_repair(run: Callable[..., Any], tmp_path: Path) -> None:
+    """It ended with the number of errors; the command that helps was in the report only."""
+    shutil.copytree(PARTITION, tmp_path / "broken")
+    log = next((tmp_path / "broken").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    ran = run("verify", tmp_path / "broken")
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1] == f"Next: rawlog repair {tmp_path}/broken repaired --dry-run"
+    assert "Next" not in ran.text
+    for verb in ("rebuild", "compact"):
+        refused = run(verb, tmp_path / "broken", tmp_path / "new")
+        assert refused.code == 1
+        assert refused.err.splitlines()[-1].startswith(
+            "Next: rawlog repair SRC DST keeps all sound data, or rawlog explain"
+        )
+    assert "Next" not in run("verify", PARTITION).err
+    assert "Next" not in run("verify", tmp_path / "broken", "--json").err
 
 
 @pytest.mark.parametrize("kind", sorted(classes(errors.RawlogError), key=lambda kind: kind.__name__))

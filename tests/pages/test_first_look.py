@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
+from rawlog.pages import results
 from rawlog.pages.browser import views
 from rawlog.pages.browser.server import Server
 from tests.pages.test_server import Client
@@ -72,6 +73,37 @@ def test_a_report_over_days_is_in_a_readable_unit(tmp_path: Path) -> None:
 def test_the_text_of_a_cause_does_not_repeat_its_heading() -> None:
     text = rawlog.report(KAFKA).to_html()
     assert text.count("A transaction has no marker") == 1
+
+
+def test_the_heading_of_a_cause_is_one_line() -> None:
+    """The line breaks of docstrings were shown as \\n in the headings of the report."""
+    for rule in rawlog.rules():
+        cause = results.Cause(rule.code, rule.severity, rule.about, 1, 1, ())
+        assert r"\n" not in results.listing([cause]), rule.code
+
+
+def test_a_file_without_rows_says_so(server: Server) -> None:
+    """Of an empty index it said that there is no such row, and that these are the last rows."""
+    file = page(server, "kafka/__cluster_metadata-0/00000000000000000000.index")
+    assert "There are no rows." in file
+    assert "These are the last rows." not in file
+
+
+def test_the_home_page_lists_recordings() -> None:
+    """A recording is one file in no store: of a directory of them the home page showed the name of the directory."""
+    with rawlog.browse(KAFKA.parent / "replay") as running:
+        home = page(running, "")
+    rows = re.findall(r"<tr data-row>.*?</tr>", home)
+    [row] = [row for row in rows if ">basic.log<" in row]
+    assert [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td.*?</td>", row)][:3] == ["basic.log", "replay", "70"]
+    assert 'href="at?in=replay%2Fbasic.log"' in row
+
+
+def test_each_shortcut_has_a_line_of_its_own(server: Server) -> None:
+    """Of `j or ↓, K or ↑` the page made the keys `j`, `↓, K` and `↑`."""
+    keys = Client(server).ask("keys")[2].decode()
+    assert not [name for name in re.findall("<kbd>(.*?)</kbd>", keys) if "," in name]
+    assert re.search(r"<kbd>K</kbd><kbd>↑</kbd></dt><dd>previous row", keys)
 
 
 def test_a_log_lists_its_topics() -> None:

@@ -65,6 +65,29 @@ def test_a_directory_has_one_number_of_records(run: Run, family: str, name: str,
     assert found["count"] > 0
 
 
+def test_count_says_that_there_are_records_that_it_does_not_count(run: Run) -> None:  # noqa: F811
+    """`ls` had a footnote, and `count` a bare number: whoever compared it with the end offsets took the rest for lost."""
+    data = golden_path("kafka", "broker-4.3.0", "data")
+    ran = run("count", data)
+    assert ran.text == "3187\n"
+    assert "not counted: files marked delete or deleted, records below the log start" in ran.err
+    assert "below the log start" not in run("count", data, "--topic", "codec-*").err
+    assert "files marked deleted, records below" in run("count", data, "--topic", "trimmed").err
+    assert run("count", data, "--topic", "codec-*", "--quiet").err == ""
+
+
+def test_records_after_damage_are_named(run: Run) -> None:  # noqa: F811
+    """`ls` counts the records before the first damage of a file, `count --errors skip` those after it, too."""
+    path = Path(__file__).parents[2] / "samples" / "replay" / "bad-length.log"
+    *_, total, footnote = run("ls", path).text.splitlines()
+    before = int(total.split()[-2])
+    assert before < rawlog.count(path, errors="skip", note=lambda _: None)
+    assert (
+        footnote.strip()
+        == "in the files after damage, and not counted: the rest of 1 file; `rawlog count --errors skip` counts it"
+    )
+
+
 def test_what_is_not_counted_is_named(run: Run) -> None:  # noqa: F811
     """15 records of `trimmed` are below its log start, 10 in directories of a deleted topic."""
     ran = run("ls", golden_path("kafka", "broker-4.3.0", "data"))

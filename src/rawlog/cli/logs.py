@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -35,7 +36,7 @@ from rawlog.model.errors import (
     UnknownFormatError,
 )
 from rawlog.model.job import Progress
-from rawlog.model.text import counted, printable, size_text
+from rawlog.model.text import counted, printable, size_text, wrapped
 
 FORMATS = ("text", "json")
 #: The environment variable with the format for all verbs, and the option of those that run jobs.
@@ -235,15 +236,15 @@ def _answer(run: Callable[[], Any]) -> int:
         flush()
         context = error.ctx
         verb = context.command_path if context is not None else "rawlog"
-        say(f"{error.format_message()}\nNext: {verb} --help")
+        say(f"{error.format_message()}\n{NEXT}{verb} --help")
         return USAGE
     except click.ClickException as error:
         flush()
-        say(f"{error.format_message()}\nNext: rawlog --help")
+        say(f"{error.format_message()}\n{NEXT}rawlog --help")
         return UNREADABLE if isinstance(error, click.FileError) else USAGE
     except RawlogError as error:
         flush()
-        say(f"{error}\nNext: {error.next_step}" if error.next_step else str(error))
+        say(f"{error}\n{NEXT}{error.next_step}" if error.next_step else str(error))
         return code_of(error)
     except SystemExit as error:
         # click ends so when its own output meets a closed pipe.
@@ -254,7 +255,7 @@ def _answer(run: Callable[[], Any]) -> int:
         raise
     except MemoryError:
         flush()
-        say("not enough memory\nNext: --threads 1 where the verb has it, fewer columns, or --engine spark")
+        say(f"not enough memory\n{NEXT}--threads 1 where the verb has it, fewer columns, or --engine spark")
         return UNREADABLE
     except Exception as error:
         if os.environ.get("RAWLOG_DEBUG"):
@@ -263,9 +264,13 @@ def _answer(run: Callable[[], Any]) -> int:
             traceback.print_exc()
         first = (str(error).splitlines() or [""])[0]
         say(
-            f"internal error: {type(error).__name__}: {first}\nNext: set RAWLOG_DEBUG=1, run it again, and report the traceback"
+            f"internal error: {type(error).__name__}: {first}\n{NEXT}set RAWLOG_DEBUG=1, run it again, and report the traceback"
         )
         return INTERNAL
+
+
+#: Verbs that refuse damaged stores.
+NEEDS_SOUND = ("rebuild", "compact")
 
 
 def next_step(error: RawlogError, verb: str, options: Collection[str]) -> str:
@@ -284,6 +289,8 @@ def next_step(error: RawlogError, verb: str, options: Collection[str]) -> str:
             else ""
         )
         steps = [look or (f"rawlog verify {path}" if path else "rawlog verify PATH")]
+        if verb in NEEDS_SOUND:
+            steps.insert(0, "rawlog repair SRC DST keeps all sound data")
         return ", or ".join(
             [*steps, *(["--errors skip to continue after the damage"] if "--errors" in options else [])]
         )
@@ -305,6 +312,10 @@ def code_of(error: RawlogError) -> int:
 _SECRETS = re.compile(r"(?<=:)[^/\s:@]+(?=@[\w.\[-])|(?<=[?&]secret_key=)[^&\s]+|(?<=[?&]session_token=)[^&\s]+")
 
 
+#: Before the command that helps.
+NEXT = "Next: "
+
+
 def say(text: str, kind: str = "", level: str | None = None) -> None:
     """A message on stderr; names from files cannot steer the terminal, and passwords in URLs are left out. Its level in a log is that of
     an error, or info for a note.
@@ -313,10 +324,23 @@ def say(text: str, kind: str = "", level: str | None = None) -> None:
     if is_json():
         write(level or ("info" if kind else "error"), text)
         return
-    lines = [printable(line) for line in text.split("\n")]
     head = f"rawlog: {kind}: " if kind else "rawlog: "
+    lines = [printable(line) for line in (head + text).split("\n")]
     with contextlib.suppress(OSError, ValueError):
-        click.echo(head + "\n".join(lines), err=True)
+        width = shutil.get_terminal_size().columns if sys.stderr.isatty() else sys.maxsize
+        # A command stays on one line, however long, so that it can be copied; bytes stay below one another.
+        lines = [
+            part for line in lines for part in ([line] if line.startswith((NEXT, " ")) else wrapped(line, width, "  "))
+        ]
+        click.echo("\n".join(lines), err=True)
+
+
+def advise(command: str) -> None:
+    """The command that helps, on stderr, after what was printed."""
+    flush()
+    if not is_json():
+        with contextlib.suppress(OSError, ValueError):
+            click.echo(f"{NEXT}{printable(command)}", err=True)
 
 
 def flush() -> None:

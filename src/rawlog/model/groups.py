@@ -221,7 +221,8 @@ def show_transactions(system: Transactions) -> Iterator[Item]:
     yield Item(text=Section("Open", _open_rows(others), SHOWN, OPEN_HEAD))
     for advice in dict.fromkeys(transaction.advice for transaction in (*hanging, *others) if transaction.advice):
         yield Item(text=Line(f"  {advice}", Tone.BAD if hanging else None))
-    yield Item(text=Section("Transactional ids", [_id_cells(entry) for entry in system.ids], SHOWN, ID_HEAD))
+    ids = sorted(system.ids, key=lambda entry: entry.transactional_id)
+    yield Item(text=Section("Transactional ids", [_id_cells(entry) for entry in ids], SHOWN, ID_HEAD))
     yield Item(
         text=Section("Aborted", [_aborted_cells(transaction) for transaction in system.aborted], SHOWN, ABORTED_HEAD)
     )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SHOWN = 1000
 #: So many lines of a kind are shown of what is no problem; `Report.lines` has all.
 BRIEF = 8
+#: So many files that the same was done to have a line each.
+SINGLE = 2
 #: What happened to parts that have no entry that says otherwise, by verb.
 _UNTOUCHED = {"repair": "unchanged", "compact": "unchanged", "erase": "unchanged", "rebuild": "rebuilt"}
 
@@ -252,9 +254,10 @@ class Report:
 
     def done_lines(self) -> list[str]:
         """What was done, in a few lines: parts that nothing happened to are a number, the counts of the others a sum."""
-        lines = [entry.line() for entry in self.entries if entry.is_told]
+        lines = _alike([entry for entry in self.entries if entry.is_told])
         for name, part in self.parts.items():
-            lines += [f"{printable(name)}: {entry.line()}" for entry in part.all_entries() if entry.is_told]
+            told = _alike([entry for entry in part.all_entries() if entry.is_told])
+            lines += [f"{printable(name)}: {line}" for line in told]
         untouched = sum(not any(map(_is_touch, part.all_entries())) for part in self.parts.values())
         if untouched and self.verb in _UNTOUCHED:
             lines = [*_some(lines), f"{counted(untouched, self.unit)} {_UNTOUCHED[self.verb]}"]
@@ -270,8 +273,9 @@ class Report:
         return [line for line in lines if line] + _some(self._not_loaded())
 
     def problem_lines(self) -> list[str]:
-        """What was lost, dropped, changed or left out, what is undecided, and what is still wrong with the result."""
-        lines = list(_few([entry for entry in self.entries if entry.is_problem]))
+        """What was dropped, changed, lost or left out, what is undecided, and what is still wrong with the result."""
+        problems = [entry for entry in self.entries if entry.is_problem]
+        lines = list(_few(sorted(problems, key=lambda entry: entry.action is Action.LOST)))
         for name, part in self.parts.items():
             lines += _titled(name, part.problem_lines())
         lines += [printable(note) for note in self.notes if isinstance(note, SeriousNote)]
@@ -360,6 +364,21 @@ def _few(entries: list[Entry]) -> Iterator[str]:
     for (action, path), number in shown.items():
         if number > SHOWN:
             yield f"{action} {printable(path or '')}: {number - SHOWN:,} more".replace(" :", ":")
+
+
+def _alike(entries: list[Entry]) -> list[str]:
+    """A line for each entry; one for all files that the same was done to."""
+    groups: dict[object, list[Entry]] = {}
+    for number, entry in enumerate(entries):
+        is_file = entry.path is not None and entry.first_offset is None
+        groups.setdefault((entry.action, entry.reason) if is_file else number, []).append(entry)
+    lines = []
+    for group in groups.values():
+        if len(group) <= SINGLE:
+            lines += [entry.line() for entry in group]
+        else:
+            lines.append(f"{group[0].action} {len(group):,} files: {printable(group[0].reason)}")
+    return lines
 
 
 def _is_touch(entry: Entry) -> bool:

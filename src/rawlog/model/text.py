@@ -8,6 +8,7 @@ import fnmatch
 import json
 import re
 import time
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -240,6 +241,34 @@ def offset_range(start: int | None, stop: int) -> str:
     if stop <= start:
         return f"no offsets from {start:,} on"
     return f"offset {start:,}" if stop - start == 1 else f"offsets {start:,} to {stop - 1:,}"
+
+
+def missing_text(first: int, last: int, *, counts: bool = False) -> str:
+    """Offsets that are missing, the last one included; with `counts` how many they are."""
+    verb, count = ("is", "") if first == last else ("are", f", {last - first + 1:,} in all" if counts else "")
+    return f"{offset_range(first, last + 1)} {verb} missing{count}"
+
+
+def width_of(text: str) -> int:
+    """The number of cells that a terminal uses for a text."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """A sentence in lines of at most `width` cells, `indent` before all but the first. A longer word, such as a path, stays whole."""
+    if width_of(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for spaces, word in re.findall(r"( *)([^ ]+)", text):
+        if line.strip() and width_of(line + spaces + word) > width:
+            lines.append(line)
+            line = indent + word
+        else:
+            line += spaces + word
+    return [*lines, line]
 
 
 def size_text(size: int) -> str:

@@ -82,7 +82,7 @@ def listing(causes: Sequence[Cause]) -> Safe:
 
 def _cause(cause: Cause, at: int) -> Safe:
     first, _, rest = cause.about.partition("\n\n")
-    first, _, more_words = first.partition(". ")
+    first, _, more_words = " ".join(first.split()).partition(". ")
     first, rest = first.rstrip("."), "\n\n".join(part for part in (more_words, rest) if part)
     summary = joined(
         (

@@ -174,7 +174,11 @@ class Matching(Bounding, total=False):
     #: As kcat's -o: "beginning", "end", "N", "-N" (the last N of each partition), "s@MS", "e@MS".
     start: Annotated[
         str | int | Sequence[str] | None,
-        Option("As in kcat: beginning, end, N, -N (the last N of each partition), s@MS, e@MS.", "-o", metavar="OFFSET"),
+        Option(
+            "Read from here, as in kcat: beginning, end, N, -N (the last N of each partition), s@MS, e@MS.",
+            "-o",
+            metavar="OFFSET",
+        ),
     ]
     #: The last N rows of each partition.
     last: int | None

@@ -434,8 +434,10 @@ class Order:
     def close(self) -> None:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
-            what = f"{counted(self.count, 'frame')} from here on not at the right place"
-            self.note(MisplacedNote(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
+            what = f"from here on {counted(self.count, 'frame')} not at the right place"
+            self.note(
+                MisplacedNote(f"{where}: {what}: their offsets do not rise, or belong to another file or partition")
+            )
 
 
 def _walked_frames(

@@ -116,7 +116,7 @@ class Catalog:
         """Take in a record of the registry's topic, in the order of the topic. One that says nothing becomes a problem."""
         named = _object(key)
         if named is None or not isinstance(named.get("keytype"), str):
-            self.problems.append(f"offset {order}: the key is not that of a registry's record")
+            self.problems.append(f"offset {order}: the key is not one of a schema registry")
             return
         kind = named["keytype"]
         subject, version = named.get("subject"), named.get("version")

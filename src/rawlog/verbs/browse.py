@@ -22,7 +22,7 @@ def browse(
     host: Annotated[
         str,
         Option(
-            "Serve at this address. With one that others reach, whoever knows the token reads all files at the PATHs.",
+            "Serve at this address. If other machines can reach it, everybody who knows the token can read all files at the PATHs.",
             metavar="ADDRESS",
         ),
     ] = "127.0.0.1",
@@ -32,8 +32,8 @@ def browse(
     """Serve a local web page to walk files, records and bytes.
 
     It shows the directories, partitions, batches, records and bytes at `paths`. Search by offset, time, key, text, id or SQL; see
-    findings in their place; export rows. Nothing is changed, and only files at `paths` are shown. The address has a token: without it
-    nothing is answered.
+    findings in their place; export rows. Nothing is changed, and only files at `paths` are shown. The address has a token: requests
+    without it are refused.
 
     Returns a Server that works in the background: open its `url`. End it with `close()`, or use it as a context manager. AccessError for a
     path that does not exist, an address that cannot be used, or if the packages of the extra `browse` are missing.

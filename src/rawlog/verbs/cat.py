@@ -328,7 +328,26 @@ def count(
     >>> import rawlog
     >>> number = rawlog.count("samples/kafka", isolation="read_committed")
     """
-    return open_rows(paths, table, format, selection_of(selection), note).count()
+    rows = open_rows(paths, table, format, selection_of(selection), note)
+    number = rows.count()
+    if rows.table.name == "records" and rows.selection.takes_every_row and (others := _not_counted(rows)):
+        (note or log_note)(f"not counted: {others}; `rawlog ls` shows how many")
+    return number
+
+
+def _not_counted(rows: Rows) -> str:
+    """What is in the files, but not for consumers, in a few words."""
+    tree = rows.tree
+    able = registry.formats_with(rows.table)
+    logs = [file for file in tree if file.size and file.format in able and rows.selection.takes_file(file)]
+    marks = sorted({file.place.state for file in logs if file.place.state is not None})
+    others = [f"files marked {' or '.join(marks)}"] if marks else []
+    served = ((file, registry.formats()[str(file.format)]) for file in logs if file.place.state is None)
+    if any(
+        format.can("floor") and format.codec.floor(file, tree.group_of(file)) is not None for file, format in served
+    ):
+        others.append("records below the log start")
+    return ", ".join(others)
 
 
 def open_rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
@@ -408,7 +427,7 @@ def find(
         if place not in PLACES:
             raise unknown("place", place, PLACES)
     if not text or not places:
-        raise OptionError("a text to look for, and a place to look at, are expected")
+        raise OptionError("name a text to look for and a path to look in")
     chosen = selection_of(selection)
     if chosen.transforms:
         raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")

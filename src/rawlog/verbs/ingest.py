@@ -143,7 +143,7 @@ def ingest(
 
     Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and jobs in
     namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files that have
-    grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (`on_rewrite`). Tables of a state (a
+    grown. If a file was compacted, truncated or replaced since, its rows are replaced (`on_rewrite`). Tables of a state (a
     cluster's topics, committed offsets, the blobs of a store) are replaced by the state in the files. The bytes of a message are stored
     once, in records. Damage does not stop the run: sound rows are stored, findings list each loss, the exit code is 1. With `mask` only
     records, files and findings are filled. With `decode` the table records has value_json, value_fields (nested columns of each topic),
@@ -315,7 +315,7 @@ def lake(
     target_size: Annotated[
         int | None,
         Option(
-            "About the size of the data files that --compact writes.  [default: 268435456]",
+            "Write data files of about this size with --compact.  [default: 268435456]",
             least=1 << 20,
             metavar="BYTES",
         ),

@@ -45,7 +45,8 @@ class Connecting(TypedDict, total=False):
         str | None, Option("Use the settings in ~/.config/rawlog/profiles/NAME.properties.", metavar="NAME")
     ]
     setting: Annotated[
-        Mapping[str, str] | None, Option("A single setting; never a secret.", "-X", metavar="NAME=VALUE")
+        Mapping[str, str] | None,
+        Option("Set one client property. Never give secrets here.", "-X", metavar="NAME=VALUE"),
     ]
     client: Annotated[
         Literal["own", "librdkafka"] | None,
@@ -90,7 +91,7 @@ class Recording(Filtering, total=False):
 
     start: Annotated[
         str | int | Sequence[str] | None,
-        Option("As in kcat: beginning, end, N, -N (the last N), s@MS, e@MS.", "-o", metavar="OFFSET"),
+        Option("Start here, as in kcat: beginning, end, N, -N (the last N), s@MS, e@MS.", "-o", metavar="OFFSET"),
     ]
     isolation: Annotated[
         Literal["read_uncommitted", "read_committed"],
@@ -184,7 +185,9 @@ def record(
     ] = False,
     option: Annotated[
         Mapping[str, object] | None,
-        Option("An option of native segments: segment_bytes=134217728 …", metavar="NAME=VALUE", section=OUTPUT),
+        Option(
+            "Set an option of native segments, such as segment_bytes=134217728.", metavar="NAME=VALUE", section=OUTPUT
+        ),
     ] = None,
     **options: Unpack[Recording],
 ) -> Report:

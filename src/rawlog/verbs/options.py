@@ -137,7 +137,10 @@ class NewCluster(TypedDict, total=False):
     cluster_id: Annotated[str | None, Option("The id of the new cluster.  [default: a random one]", metavar="ID")]
     metadata_version: Annotated[
         str | int | None,
-        Option("Such as 3.9-IV0 or 21.  [default: that of the source; 3.9-IV0 if it has none]", metavar="RELEASE"),
+        Option(
+            "Use this metadata version: 3.9-IV0, 21.  [default: that of the source; 3.9-IV0 if it has none]",
+            metavar="RELEASE",
+        ),
     ]
     keep_retention: Annotated[bool, "Keep retention settings, even if a broker then deletes old records."]
 

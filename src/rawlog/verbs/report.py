@@ -36,7 +36,17 @@ from rawlog.reading.options import OUTPUT, Format, Limits, Note, Path, Paths, li
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import Verifying, open_sources, running_of, settings_of
-from rawlog.verbs.verify import FileSpan, Verify, VerifyResult, VerifySplit, VerifySplitResult, all_rules
+from rawlog.verbs.verify import (
+    FileSpan,
+    Verify,
+    VerifyResult,
+    VerifySplit,
+    VerifySplitResult,
+    all_rules,
+    repair_command,
+    repair_commands,
+    repairable,
+)
 
 if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus
@@ -142,9 +152,7 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
     rules = all_rules({finding.code.partition(".")[0] for finding in findings})
     about = {rule.code: rule.about for rule in rules}
     origins = _origins(findings, rules)
-    rewrites = {family.name: family.store_class.rewrites for family in registry.families()}
-    unrepaired = {code for verbs in rewrites.values() for rewrite in verbs.values() for code in rewrite.unrepaired}
-    repairing = {name for name, verbs in rewrites.items() if "repair" in verbs}
+    repaired = repairable({finding.code for finding in findings})
     grouped: dict[str, list[Finding]] = {}
     for finding in findings:
         grouped.setdefault(finding.code, []).append(finding)
@@ -152,9 +160,9 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
     for code, items in grouped.items():
         worst = min((finding.severity for finding in items), key=lambda severity: ORDER[severity])
         commands = _commands(items)
-        is_repaired = code.split(".")[0] in repairing and code not in unrepaired and worst is not Severity.INFO
+        is_repaired = code in repaired and worst is not Severity.INFO
         if is_repaired:
-            commands.append(Step("See what a repair keeps and drops", _repair(_root(items, roots))))
+            commands.append(Step("See what a repair keeps and drops", repair_command(items, roots)))
         files = len({finding.path for finding in items})
         shown = (about.get(code, ""), len(items), files, tuple(items[:PLACES]), tuple(commands), is_repaired)
         results.append(Cause(code, worst, *shown, origins.get(code, "")))
@@ -206,9 +214,7 @@ def next_steps(
         steps.append(Step(text, command("rescue", *roots, "--plan")))
     if any(cause.is_repairable for cause in serious):
         text = "See what a repair would keep, rebuild and drop. The source is never changed."
-        repairable = [cause for cause in serious if cause.is_repairable]
-        for root in dict.fromkeys(_root(cause.places, roots) for cause in repairable):
-            steps.append(Step(text, _repair(root)))
+        steps += [Step(text, line) for line in repair_commands(findings, roots)]
     elif serious:
         steps.append(
             Step(
@@ -242,16 +248,6 @@ def next_steps(
 def command(verb: str, *arguments: str) -> str:
     """A command line to copy."""
     return shlex.join(["rawlog", verb, *arguments])
-
-
-def _repair(root: str) -> str:
-    return command("repair", root, "repaired", "--dry-run")
-
-
-def _root(findings: Sequence[Finding], roots: Sequence[str]) -> str:
-    """The named path with the first of these findings."""
-    path = next((finding.path for finding in findings if finding.path is not None), roots[0])
-    return max((root for root in roots if path.startswith(root.rstrip("/"))), key=len, default=roots[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from rawlog.model.errors import (
     UnknownFormatError,
     unknown,
 )
-from rawlog.model.finding import Finding, Findings, Rule
+from rawlog.model.finding import Finding, Findings, Rule, Severity
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File, Replicas, lasting
 from rawlog.model.job import (
     Job,
@@ -95,7 +96,7 @@ def verify(
 
     Returns Findings: iterate over it, or ask for its `verdict`. `rawlog.rules()` lists the rules. With `complete`, `accounts` of the result
     has a class for every offset of each partition or queue, every blob of a store and every entry of a recording, and what nothing explains
-    is a finding. The result of an erasure must be unchanged since, and have nothing that was to be erased. Damage never raises. OptionError
+    is a finding. The result of an erasure must be unchanged, and must not contain what was erased. Damage never raises. OptionError
     for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
@@ -126,6 +127,36 @@ def verify(
             html, verify_page(findings, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
         )
     return findings
+
+
+def repairable(codes: Collection[str]) -> set[str]:
+    """Those rules whose findings `repair` handles."""
+    systems = {code.partition(".")[0] for code in codes}
+    rewrites = {family.name: family.store_class.rewrites for family in registry.families() if family.name in systems}
+    unrepaired = {code for verbs in rewrites.values() for rewrite in verbs.values() for code in rewrite.unrepaired}
+    return {code for code in codes if "repair" in rewrites.get(code.partition(".")[0], ()) and code not in unrepaired}
+
+
+def repair_commands(findings: Iterable[Finding], roots: Sequence[str]) -> list[str]:
+    """The repairs to try, one for each named path with errors or warnings that a repair handles."""
+    serious = [finding for finding in findings if finding.severity is not Severity.INFO]
+    codes = repairable({finding.code for finding in serious})
+    damaged = dict.fromkeys(_root([finding], roots) for finding in serious if finding.code in codes)
+    return [_repair_command(root) for root in damaged]
+
+
+def repair_command(findings: Sequence[Finding], roots: Sequence[str]) -> str:
+    """The repair to try for the named path with the first of these findings."""
+    return _repair_command(_root(findings, roots))
+
+
+def _repair_command(root: str) -> str:
+    return shlex.join(["rawlog", "repair", root, "repaired", "--dry-run"])
+
+
+def _root(findings: Sequence[Finding], roots: Sequence[str]) -> str:
+    path = next((finding.path for finding in findings if finding.path is not None), roots[0])
+    return max((root for root in roots if path.startswith(root.rstrip("/"))), key=len, default=roots[0])
 
 
 def _erasure_check(path: Path, tree: Tree, schemas: Path | None) -> Callable[[], Iterable[Finding]]:

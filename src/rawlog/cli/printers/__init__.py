@@ -17,7 +17,10 @@ class Printing(TypedDict, total=False):
     raw: Annotated[bool, "Print only the values, as they are, each followed by the delimiter."]
     delimiter: Annotated[str | None, Option(r"What follows each value of --raw.  [default: \n]", metavar="TEXT")]
     template: Annotated[
-        str | None, Option(r"As in rpk: '%t %p %o %k %v\n'; see `rawlog cat --help`.", "--format", metavar="TEXT")
+        str | None,
+        Option(
+            r"Print this pattern, as in rpk: '%t %p %o %k %v\n'; see `rawlog cat --help`.", "--format", metavar="TEXT"
+        ),
     ]
     arrow: Annotated[bool, "Print an Arrow IPC stream."]
     expanded: Annotated[bool, "Print one field per line, every value whole."]

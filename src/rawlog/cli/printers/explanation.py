@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.output import cut, pad, width_of
+from rawlog.cli.grid import cut, pad
 from rawlog.cli.printers import Json
-from rawlog.model.text import printable, to_json
+from rawlog.model.text import printable, to_json, width_of
 
 if TYPE_CHECKING:
     from rawlog.model.explain import Node

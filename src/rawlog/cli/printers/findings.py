@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import click
 
 from rawlog.cli import logs, output
 from rawlog.cli.command import Call, Detail
-from rawlog.cli.output import fit_rows
+from rawlog.cli.grid import fit_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, UnknownFormatError
 from rawlog.model.finding import CLASSES, Severity
@@ -19,6 +20,7 @@ from rawlog.model.text import (
     offset_range,
     printable,
     to_json,
+    wrapped,
 )
 from rawlog.model.verb import Option
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
 SHOWN = 20
+#: Before what follows from a finding, and before the second line of its text.
+FURTHER = " " * 10
 #: So many findings that say the same are shown one by one.
 ALONE = 3
 
@@ -66,8 +70,17 @@ def show(
         output.json_line(findings.summary())
     else:
         _show(findings, call.detail)
+        for command in _repairs(findings, call.arguments["paths"]):
+            logs.advise(command)
     output.flush()
     return int(findings.exit_code or notes.code)
+
+
+def _repairs(findings: Findings, paths: Sequence[str]) -> list[str]:
+    """The commands that show what a repair would do about errors and warnings."""
+    from rawlog.verbs.verify import repair_commands
+
+    return repair_commands(findings, paths) if findings.exit_code else []
 
 
 def _show(findings: Findings, detail: Detail) -> None:
@@ -78,7 +91,7 @@ def _show(findings: Findings, detail: Detail) -> None:
     is_quiet = detail is Detail.QUIET
     for startup in () if is_quiet else findings.startups:
         for text in startup.lines(most):
-            output.line(printable(text))
+            output.sentence(printable(text), FURTHER)
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     recognised = [item for item in findings if item.code != UNKNOWN]
@@ -94,7 +107,7 @@ def _show(findings: Findings, detail: Detail) -> None:
             path = item.path
             output.line(output.style(printable(path or "the files together"), bold=True))
         for line in _lines(group):
-            output.line(line)
+            _print_line(line, item.severity)
     for (code, where), count in shown.items():
         if count > most:
             output.line(f"  … and {count - most:,} more of {code} in {printable(where or 'the files together')}")
@@ -144,13 +157,13 @@ def _lines(group: FindingGroup) -> Iterator[str]:
         yield _line(group.first, more if last is None else f"{more} up to byte {last:,}")
     others = [path for path in dict.fromkeys(item.path for item in group.items) if path != group.first.path]
     if others:
-        yield f"          the same in {_names(others)}"
+        yield f"{FURTHER}the same in {_names(others)}"
     following: dict[str, list[Finding]] = {}
     for consequence in group.following:
         following.setdefault(consequence.first.code, []).extend(consequence.items)
     for code, items in following.items():
         number = counted(len(items), items[0].severity.value.replace("info", "note"))
-        yield f"          follows from it: {number} in {_names(list(dict.fromkeys(item.path for item in items)))}  [{code}]"
+        yield f"{FURTHER}follows from it: {number} in {_names(list(dict.fromkeys(item.path for item in items)))}  [{code}]"
 
 
 def _names(paths: Sequence[str | None]) -> str:
@@ -162,8 +175,16 @@ def _line(item: Finding, like: str = "") -> str:
     place = "" if item.position is None else f"byte {item.position:,}: "
     if item.offset is not None:
         place = f"offset {item.offset:,}, {place}" if place else f"offset {item.offset:,}: "
-    severity = output.style(f"{item.severity:<7}", fg=COLOURS[item.severity])
-    return f"  {severity} {printable(place + item.text)}{like}  [{item.code}]"
+    return f"  {item.severity:<7} {printable(place + item.text)}{like}  [{item.code}]"
+
+
+def _print_line(line: str, severity: Severity) -> None:
+    """A line of a group, with its severity in colour; on a terminal it continues below its text."""
+    width = shutil.get_terminal_size().columns if output.is_terminal() else sys.maxsize
+    head = f"  {severity:<7} "
+    for text in wrapped(line, width, FURTHER):
+        coloured = "  " + output.style(f"{severity:<7}", fg=COLOURS[severity]) + " "
+        output.line(coloured + text.removeprefix(head) if text.startswith(head) else text)
 
 
 def _list(rules: Iterable[Rule[Any]], as_json: bool) -> None:
@@ -212,7 +233,7 @@ def _show_tally(tally: Tally, has_damage: bool) -> None:
             heading = key
             output.line(output.style(printable(key[1] or item.what), bold=True))
         sign, colour, _ = SIGNS[item.change]
-        output.line("  " + output.style(f"{sign} {printable(_difference_line(item))}", fg=colour))
+        output.sentence(f"  {sign} {printable(_difference_line(item))}", FURTHER, fg=colour)
     for (what, name), count in shown.items():
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {printable(name or what)}; --json lists them")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
 from rawlog.cli import output
 from rawlog.cli.command import Call, Detail
-from rawlog.cli.output import align_rows, fit_rows, width_of
+from rawlog.cli.grid import fit_columns
 from rawlog.cli.printers import Json
 from rawlog.model.errors import RawlogError
 from rawlog.model.text import (
@@ -41,6 +38,10 @@ WORDS = frozenset({"topic", "first", "last", "lag"})
 """Columns of words in what a system says of a store."""
 Item = tuple["File", "dict[str, Any]"]
 Key = tuple[str | None, int | None, str | None]
+FILE = ("file", "format", "size", "records", "offsets", "times", "state")
+"""The columns of a line for a file, which has no heading."""
+FILE_LEFT = ("file", "format", "offsets", "times", "state")
+FILE_LEAST = ("times", "format", "size")
 COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unreadable": "red"}
 
 
@@ -81,7 +82,7 @@ def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
     """The values, with times as text: Python's calendar does not have all of them."""
     import pyarrow as pa
 
-    from rawlog.cli.output import cells
+    from rawlog.cli.grid import cells
 
     return {
         field.name: cells(column) if pa.types.is_timestamp(field.type) else column.to_pylist()
@@ -113,14 +114,20 @@ def _show(listing: Listing, measured: list[Item], with_files: bool) -> None:
                     output.line(text)
             shown = [_cells(file, row) for file, row in items if with_files or _is_bad(file, row)]
             if len(items) > 1 or with_files:
-                for file_line in align_rows(shown, (False, False, True, True), "    "):
+                for file_line in fit_columns(FILE, shown, FILE_LEFT, "    ", FILE_LEAST) if shown else ():
                     output.line(file_line)
     total = sum(file.size for file, _ in measured)
     records = sum(served.records(file, row) for file, row in measured)
     output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
     if served.others:
         others = ", ".join(f"{number:,} {why}" for why, number in served.others.items())
-        output.line(f"  in the files, but not for consumers, and not counted: {others}")
+        output.sentence(f"  in the files, but not for consumers, and not counted: {others}", "    ")
+    if damaged := sum(row["state"] == "damaged" and _has_records(file) for file, row in measured):
+        files = counted(damaged, "file")
+        output.sentence(
+            f"  in the files after damage, and not counted: the rest of {files}; `rawlog count --errors skip` counts it",
+            "    ",
+        )
 
 
 class _Served:
@@ -194,33 +201,14 @@ def _system_lines(groups: dict[Key, list[Item]], contents: dict[str | None, Sect
                 cells |= dict(zip(section.head, map(str, section.rows[0]), strict=True))
         rows.append([cells.get(name, "") for name in names])
     filled = [at for at, name in enumerate(names) if not name or name == "state" or any(row[at] for row in rows[1:])]
-    return _lines([[row[at] for at in filled] for row in rows], LEFT, "  ", LEAST)
+    return fit_columns([names[at] for at in filled], [[row[at] for at in filled] for row in rows], LEFT, "  ", LEAST)
 
 
 def _section_lines(section: Section) -> list[str]:
     """The table of a store."""
     filled = [at for at in range(len(section.head)) if any(row[at] for row in section.rows)]
     rows = [[printable(str(row[at])) for at in filled] for row in (section.head, *section.rows)]
-    return _lines(rows, WORDS, "    ", ("first", "last"))
-
-
-def _lines(rows: list[list[str]], left: Collection[str], indent: str, least: Sequence[str]) -> list[str]:
-    """Rows, aligned, the first of them headings; on a narrow terminal without the columns that matter least, and with shorter names."""
-    names = rows[0]
-    columns = list(range(len(names)))
-    room = shutil.get_terminal_size().columns if output.is_terminal() else None
-    for name in (None, *least):
-        if name in names:
-            columns.remove(names.index(name))
-        elif name is not None:
-            continue
-        cells = [[row[column] for column in columns] for row in rows]
-        right = [names[column] not in left for column in columns]
-        lines = align_rows(cells, right, indent)
-        width = max(width_of(click.unstyle(line)) for line in lines)
-        if room is None or width <= room:
-            return lines
-    return fit_rows(cells, right, indent)
+    return fit_columns(rows[0], rows, WORDS, "    ", ("first", "last"))
 
 
 def _is_bad(file: File, row: dict[str, Any]) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 Unit = Mapping[str, Any]
+#: Before the second line of a sentence that is too long for a terminal.
+FURTHER = "    "
 STYLES: dict[Tone | None, dict[str, Any]] = {
     Tone.TITLE: {"bold": True},
     Tone.GOOD: {"fg": "green"},
@@ -68,12 +70,15 @@ def print_report(call: Call, report: Report, *, as_json: bool, closing: str | No
     else:
         done = {Detail.QUIET: list, Detail.NORMAL: report.done_lines, Detail.ALL: report.all_done_lines}
         for text in done[call.detail]():
-            output.line(text)
+            output.sentence(text, FURTHER)
         problems = report.problem_lines()
         verdict = _verdict(report) if closing is None else closing
-        output.line(output.style(f"{verdict}:", fg="red", bold=True) if problems else verdict)
+        if problems:
+            output.sentence(f"{verdict}:", fg="red", bold=True)
+        else:
+            output.sentence(verdict)
         for text in problems:
-            output.line(f"  {text}")
+            output.sentence(f"  {text}", f"  {FURTHER}")
     output.flush()
     return report.exit_code
 
@@ -145,20 +150,15 @@ def spans(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table without columns that have nothing in them; on a terminal that is too narrow for it, one field per line."""
-    import pyarrow as pa
-
-    from rawlog.cli.output import ExpandedPrinter, GridPrinter, align_rows, excess_of
+    """A table without columns that have nothing in them."""
+    from rawlog.cli.grid import fold_rows
 
     kept = [index for index in range(len(names)) if any(row[index] for row in rows)]
     if not kept:
         return
-    columns = [pa.array([row[index] for row in rows], pa.string()) for index in kept]
-    lines = align_rows([[row[index] for index in kept] for row in (names, *rows)])
-    with ExpandedPrinter() if excess_of(lines) else GridPrinter(in_order=True) as printer:
-        batch = pa.RecordBatch.from_arrays(columns, names=[names[index] for index in kept])
-        printer.begin(batch.schema)
-        printer.write(batch)
+    heads = [output.style(names[index], bold=True) for index in kept]
+    for line in fold_rows([heads, *([printable(row[index]) for index in kept] for row in rows)]):
+        output.line(line)
 
 
 # What verbs show: rows for machines, text for people ----------------------------------------------------------------------
@@ -178,7 +178,7 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
         if as_json and item.row is not None:
             output.json_line(item.row)
         elif not as_json and isinstance(item.text, Line):
-            output.line(_style(item.text))
+            output.sentence(printable(item.text.text), FURTHER, **STYLES.get(item.text.tone, {}))
         elif not as_json and isinstance(item.text, Section):
             _print_section(item.text, call.detail)
     output.flush()
@@ -186,14 +186,18 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
 
 
 def _print_section(section: Section, detail: Detail) -> None:
-    from rawlog.cli.output import align_rows
+    from rawlog.cli.grid import fold_rows, numeric
 
     if not section.rows:
         return
     output.line(f"{section.title} ({len(section.rows):,})")
     most = None if detail is Detail.ALL else section.most
-    rows = [section.head, *section.rows[:most]] if section.head else section.rows[:most]
-    for line in align_rows([[_style(cell) for cell in row] for row in rows], indent="  "):
+    rows = [[_style(cell) for cell in row] for row in section.rows[:most]]
+    if section.head:
+        filled = [index for index in range(len(section.head)) if any(row[index] for row in rows)]
+        rows = [[row[index] for index in filled] for row in (section.head, *rows)]
+    right = [False, *numeric(rows[bool(section.head) :])[1:]]  # the first column names what the row is of
+    for line in fold_rows(rows, right, "  "):
         output.line(line)
     if most is not None and len(section.rows) > most:
         output.line(f"  ... and {len(section.rows) - most:,} more; -v shows them")
@@ -201,7 +205,8 @@ def _print_section(section: Section, detail: Detail) -> None:
 
 def _style(cell: str | Line) -> str:
     line = Line(cell) if isinstance(cell, str) else cell
-    return output.style(printable(line.text), **STYLES.get(line.tone, {}))
+    style = STYLES.get(line.tone)
+    return printable(line.text) if style is None else output.style(printable(line.text), **style)
 
 
 def show_record(
@@ -404,7 +409,7 @@ def _source_verdict(done: Report) -> str:
 
 
 def _show_ingested(done: Report, catalog: str | None) -> None:
-    from rawlog.cli.output import align_rows
+    from rawlog.cli.grid import align_rows
 
     counts, lake = done.counts, printable(done.target)
     if counts["files"]:
@@ -429,14 +434,15 @@ def _show_ingested(done: Report, catalog: str | None) -> None:
 
 
 def _show_lake(held: Report) -> None:
-    from rawlog.cli.output import align_rows
+    from rawlog.cli.grid import fit_columns
 
-    rows = [["table", "rows", "files", "size", "snapshots", "sources", "changed"]]
+    names = ("table", "rows", "files", "size", "snapshots", "sources", "changed")
+    rows: list[Sequence[str]] = [names]
     for name, table in held.parts.items():
         numbers = [f"{table.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
         size = size_text(table.counts["bytes"])
         rows.append([printable(name), *numbers[:2], size, *numbers[2:], table.facts["changed"] or ""])
-    for text in align_rows(rows, [False, True, True, True, True, True, False]):
+    for text in fit_columns(names, rows, ("table", "changed"), "", ("snapshots", "sources")):
         output.line(text)
     output.line()
     files = counted(held.total("files"), "data file")

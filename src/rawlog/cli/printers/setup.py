@@ -8,8 +8,8 @@ from typing import Annotated
 from rawlog import registry
 from rawlog.cli import output
 from rawlog.cli.command import Call
+from rawlog.cli.grid import fold_rows
 from rawlog.cli.logs import say
-from rawlog.cli.output import align_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, FOUND
 from rawlog.model.text import counted, printable, size_text
@@ -36,11 +36,11 @@ def show_formats(call: Call, *, as_json: Json = False) -> int:
             )
             for format in family.formats
         ]
-        for line in align_rows(rows, indent="  "):
+        for line in fold_rows(rows, indent="  "):
             output.line(line)
         tables = ["records"] if any("records" in [t.name for t in f.tables] for f in family.formats) else []
         tables += [table.name for table in family.tables]
-        output.line(f"  tables: {', '.join(tables) or 'none yet'}")
+        output.sentence(f"  tables: {', '.join(tables) or 'none yet'}", "    ")
     return DONE
 
 
@@ -51,10 +51,12 @@ def show_doctor(call: Call, *, as_json: Json = False) -> int:
         if as_json:
             output.json_line(asdict(check))
             continue
-        state = output.style(check.state.ljust(7), fg=COLOURS[check.state])
-        output.line(f"{state}  {check.check.ljust(14)}  {printable(check.found)}")
-        if check.advice:
-            output.line(f"{'':25}{printable(check.advice)}")
+        rows = [
+            [output.style(check.state.ljust(7), fg=COLOURS[check.state]), check.check.ljust(14), printable(check.found)]
+        ]
+        rows += [["", "", printable(check.advice)]] if check.advice else []
+        for line in fold_rows(rows):
+            output.line(line)
     output.flush()
     return FOUND if any(check.state == "error" for check in checks) else DONE
 
@@ -69,7 +71,7 @@ def show_overview(call: Call, *, as_json: Json = False) -> int:
         what = f"{counted(overview.records, 'record')}, {size_text(overview.size)} in {counted(overview.files, 'file')}"
         output.line(f"{output.style(overview.verdict, fg=colour, bold=True)}: {what}")
         for step in overview.steps:
-            output.line(f"  {printable(step.text)}")
+            output.sentence(f"  {printable(step.text)}", "  ")
             output.line(f"    {printable(step.command)}")
         output.line(printable(target))
     output.flush()

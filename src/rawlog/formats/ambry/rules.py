@@ -240,8 +240,7 @@ def bad_envelope(inspection: Inspection) -> Iterator[Mark]:
 
 @rule("ambry.log.limit", Severity.WARNING)
 def limit(inspection: Inspection) -> Iterator[Mark]:
-    """Compressed content was not looked at: it says that it holds more bytes than the limit of reading allows, which keeps a small file
-    from taking all memory.
+    """Compressed content was not read: it declares more bytes than the limit allows, which keeps a small file from taking all memory.
 
     If the blob is genuine, raise the limit that the message names.
     """

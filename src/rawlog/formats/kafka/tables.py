@@ -149,7 +149,7 @@ OFFSETS = Table(
     Column("commit_timestamp", "timestamp"),
     Column("expire_timestamp", "timestamp", "only in records of version 1"),
     *_WHERE,
-    about="one row per offset commit in __consumer_offsets; a group is where is_current and not deleted",
+    about="one row per offset commit in __consumer_offsets; rows with is_current and without deleted are the positions of groups",
     times=("commit_timestamp", "commit_timestamp"),
 )
 

@@ -701,7 +701,7 @@ FAMILY = Family(
             "compaction/position-checkpoint",
             file_named("position-checkpoint", folder="compaction"),
         ),
-        _listed("abort", "mark of a broker that runs or died", "abort", file_named("abort")),
+        _listed("abort", "marks a broker that is running or has crashed", "abort", file_named("abort")),
         _listed("lock", "lock of a running broker", "lock", file_named("lock")),
         _listed("epochs", "epochs of a controller", "epochFileCheckpoint", file_named("epochFileCheckpoint")),
         _listed("identity", "identity of a broker", "brokerIdentity", file_named("brokerIdentity")),

@@ -79,7 +79,7 @@ def physical_offset(inspection: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.stale", Severity.WARNING)
 def stale_entries(inspection: Inspection) -> Iterator[Mark]:
-    """After the logical end of the log there are old entries: whole, with right checksums, but of another place.
+    """After the logical end of the log there are old entries: complete, with correct checksums, but from another position.
 
     A start after a crash only moves the end of the log back; the bytes after it stay. They are no messages, and rawlog does not read them
     as such. Brokers up to 5.4.0 do not compare the physical offset and may take them up at the next start.
@@ -87,7 +87,7 @@ def stale_entries(inspection: Inspection) -> Iterator[Mark]:
     for position, count, size, is_tail in _stale_runs(inspection):
         if is_tail:
             yield Mark(
-                f"{count:,} stale entries after the logical end; a broker that does not compare physical offsets takes them up",
+                f"{count:,} stale entries after the logical end; a broker that does not compare physical offsets serves them",
                 position=position,
                 size=size,
             )
@@ -219,7 +219,7 @@ def blank_size(inspection: Inspection) -> Iterator[Mark]:
 def falling_times(inspection: Inspection) -> Iterator[Mark]:
     """The store time of a message is below that of the one before it, above that of the one after it, or zero.
 
-    Within one broker it never falls: its clock was set back, or the bytes are older than those before them. Searching by time is a
+    On one broker it never falls, unless the clock was set back or the bytes are older than those before them. Searching by time is a
     binary search and then finds wrong places; the first message of a file decides where a start after a crash begins to scan.
     """
     rows = inspection.share(_rows)

@@ -104,7 +104,9 @@ class Listing:
             yield from self._below(f"{name}/{inner}" if name else inner)
 
     def folder_of(self, store: Store) -> str:
-        """The name of the directory that all files of a store are in."""
+        """The name of the directory that all files of a store are in; that of the file if it is a store of its own."""
+        if store[0].place.group is None:
+            return self.names[store[0].path]
         names = [self.names[file.path].rpartition("/")[0] for file in store]
         shared = names[0].split("/")
         for other in names[1:]:
@@ -121,11 +123,16 @@ class Listing:
         return None
 
     def stores_below(self, name: str) -> list[Store]:
-        """The stores with files in a directory."""
-        if name == "":
-            return self.tree.groups
-        first = {file.place.group: file for below in self._below(name) if (file := self.files[below]).place.group}
+        """The stores with files in a directory; a recording is one file."""
+        files = [self.files[below] for below in self._below(name)]
+        first = {file.place.group or file.path: file for file in files if file.place.group or _has_records(file)}
         return [self.tree.group_of(file) for file in first.values()]
+
+
+def _has_records(file: File) -> bool:
+    """Whether a file is one that records are read from."""
+    tables = () if file.format is None else registry.formats()[file.format].tables
+    return any(table.name == RECORDS.name for table in tables)
 
 
 class OpenedPaths:
@@ -241,15 +248,7 @@ class Measures:
 
     def of(self, store: Store, until: float) -> Measure:
         """Measure a store; nothing is known of it if there is no time left."""
-        formats = registry.formats()
-        logs = [
-            file
-            for file in store
-            if file.place.state is None
-            and file.problem is None
-            and file.format is not None
-            and RECORDS.name in {table.name for table in formats[file.format].tables}
-        ]
+        logs = [file for file in store if file.place.state is None and file.problem is None and _has_records(file)]
         values = []
         for file in logs:
             key = (file.path, file.size, file.modified)
@@ -262,7 +261,7 @@ class Measures:
         starts = [start for _, start, _ in values if start is not None]
         ends = [end for _, _, end in values if end is not None]
         number = None if None in counts or not counts else sum(count or 0 for count in counts)
-        is_ordered = all(formats[str(file.format)].ordered for file in logs)
+        is_ordered = all(registry.formats()[str(file.format)].ordered for file in logs)
         return Measure(number, min(starts, default=None), max(ends, default=None)) if is_ordered else Measure(number)
 
 

@@ -231,7 +231,7 @@ class Views:
         return section(
             f"Rows of {table.name}",
             shell.notes(list(page.notes)),
-            self._rows(listing, page, table, None),
+            self._rows(listing, page, table, Query({"in": scope.name})),
             self._turn(Query({"in": scope.name}), scope, table, page),
             name="rows",
         )
@@ -270,7 +270,7 @@ class Views:
             shell.notes(list(page.notes)),
             section(
                 f"Rows of {table.name}",
-                self._rows(listing, page, table, query.get("decode")),
+                self._rows(listing, page, table, query),
                 self._turn(query, scope, table, page),
                 name="rows",
             ),
@@ -279,9 +279,12 @@ class Views:
         title = f"{table.name} of {scope.name or 'all files'}"
         return shell.page(title, scope.name, *content, here="rows")
 
-    def _rows(self, listing: Listing, page: Page, table: Table, decode: str | None) -> Safe:
+    def _rows(self, listing: Listing, page: Page, table: Table, query: Query) -> Safe:
+        decode = query.get("decode")
         if not page.rows:
-            return tag("p", "No such row was found so far." if page.is_late else "There is no such row.", role="status")
+            is_search = bool(query.keys() - {"in", "table", "n", "last", "decode"})
+            none = "There is no such row." if is_search else "There are no rows."
+            return tag("p", "No such row was found so far." if page.is_late else none, role="status")
         names = _columns(table, page.rows[0].values)
         framed = page.rows[0].file is not None
         heads = [tag("th", "bytes", scope="col", class_="n")] if framed else []
@@ -345,7 +348,7 @@ class Views:
                 parts.append(
                     tag("span", f"{size_text(page.searched)} were searched in the time that a page has.", role="status")
                 )
-        elif "last" not in query:
+        elif "last" not in query and page.rows:
             parts.append(tag("span", "These are the last rows.", class_="soft"))
         if registry.formats_with(table) and "last" not in query:
             parts.append(

@@ -71,7 +71,7 @@ def extract_blobs(files: Sequence[File], folder: Folder, options: Mapping[str, s
     for store in stores:
         blobs |= _blobs(store, now_of(options))
     if not blobs:
-        raise OptionError("no blob with content in what was given")
+        raise OptionError("no blob with content is here")
     limit = number_option(options, "limit", 1 << 30) or 1 << 30
     writer = _Writer(folder, blobs, naming, limit)
     writer.run(_choose(blobs, options))

@@ -162,7 +162,9 @@ def compact(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     report_tails(store, report)
     kept = survivors(folded, task)
     report.count("messages", int(kept.sum()))
-    report.notes.append(f"{kept.size - int(kept.sum()):,} of {kept.size:,} messages dropped")
+    if removed := kept.size - int(kept.sum()):
+        why = "their blobs are deleted or expired, or newer messages replace them"
+        report.add(Action.REMOVED, f"{removed:,} of {counted(kept.size, 'message')}: {why}")
     return carry_out(_plan(store, folded, kept, task, options), folder, report)
 
 

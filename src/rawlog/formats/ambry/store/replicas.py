@@ -246,7 +246,7 @@ def state(replicas: Replicas) -> Iterator[Mark]:
 def content(replicas: Replicas) -> Iterator[Mark]:
     """A blob that is not deleted has other content, properties or user metadata on the other replica, or none at all.
 
-    The checksums of a message tell which replica is damaged, if that is why.
+    If damage is the reason, the checksums of the message tell which replica is damaged.
     """
     for difference, path, position in replicas.share(_differences):
         if "content" in difference.columns:

@@ -225,7 +225,7 @@ def entry_without_message(files: Files) -> Iterator[Mark]:
 
 @rule("ambry.index.missing", Severity.ERROR)
 def message_without_entry(files: Files) -> Iterator[Mark]:
-    """A message in the range of an index file has no entry in it: what it did to its blob is forgotten."""
+    """A message in the range of an index file has no entry in it: the store does not know what it did to its blob."""
     for store, number, index in _indexes(files):
         places = store.between(number, index.start, index.end)
         for place in places[~np.isin(places, index.entries.offset)].tolist():
@@ -305,7 +305,7 @@ def bloom_key(files: Files) -> Iterator[Mark]:
     """A bloom filter denies a key that its index segment has: the store does not find the blob there.
 
     Remove the bloom file (Ambry makes it again), or rebuild it. Where the index file is missing, the bloom is compared with the messages of
-    the log: one whose blob id it denies is a warning, for the id may be damaged, and no checksum covers it.
+    the log. A blob id that it does not have is only a warning: the id may be damaged, and no checksum covers it.
     """
     for store in with_logs(files):
         for number, log in enumerate(store.logs):

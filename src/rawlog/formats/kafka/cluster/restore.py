@@ -553,12 +553,12 @@ class Restorer:
         )
         if old is not None and old.kraft_version:
             self.report.notes.append(
-                "the quorum of the source was a dynamic one; the new one is static: with controller.quorum.bootstrap.servers instead of "
-                "controller.quorum.voters the broker would wait forever"
+                "the quorum of the source is dynamic, that of the result is static: keep controller.quorum.voters in server.properties. "
+                "With controller.quorum.bootstrap.servers the broker waits forever"
             )
         if old is not None and (names := settings_of_brokers(old)):
             self.report.notes.append(
-                f"settings of brokers are not taken over: {', '.join(names)}; put them into server.properties, or set them again"
+                f"settings of brokers are not copied: {', '.join(names)}; add them to server.properties, or set them again"
             )
         if isinstance(self.options.level, int):
             blueprint.level = self.options.level

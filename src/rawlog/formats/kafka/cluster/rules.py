@@ -29,6 +29,7 @@ from rawlog.model.frames import Frames
 from rawlog.model.outline import Intervals
 from rawlog.model.status import Status
 from rawlog.model.store import Store
+from rawlog.model.text import missing_text
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What verification looks for in snapshots, each file alone. Batches are checked by the rules of Kafka's logs.
@@ -126,8 +127,8 @@ def _missing_batches(frames: Frames) -> Iterator[Mark]:
 def record(seen: Inspection) -> Iterator[Mark]:
     """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are not a metadata record.
 
-    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. Records larger
-    than any that a controller writes are not looked at, which is a warning too.
+    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. rawlog does
+    not read records larger than any that a controller writes; this is a warning, too.
     """
     for position, offset, control, key, value in seen.share(records_of):
         if control:
@@ -283,9 +284,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     for account, missing, store in Store.of(files).share(_directory_accounts):
         few = Few()
         for first, last in missing:
-            message = (
-                f"offsets {first} to {last - 1} are missing, {last - first:,} in all: {_reason(store, first, last)}"
-            )
+            message = f"{missing_text(first, last - 1, counts=True)}: {_reason(store, first, last)}"
             few.append(Mark(message, offset=first, path=account.path))
         yield from few
 

@@ -582,7 +582,9 @@ def _topic(row: Row) -> Cells:
     notes = [f"{row['offline']} offline"] if row["offline"] else []
     notes += [f"{row['under_replicated']} under-replicated"] if row["under_replicated"] else []
     partitions = counted(row["partitions"], "partition")
-    return [row["topic"], partitions, f"x {row['replication_factor']}", ", ".join(notes), row["topic_id"]]
+    factor = row["replication_factor"]
+    replicas = "" if factor is None else counted(factor, "replica")
+    return [row["topic"], partitions, replicas, ", ".join(notes), row["topic_id"]]
 
 
 def _partition(row: Row) -> Cells:

@@ -596,7 +596,7 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
             if stop > len(data):
                 raise TruncatedError(f"tag {tag}: {size} bytes, {len(data) - position} are left", position=position)
             if tag <= previous:
-                raise CorruptError(f"tag {tag} after tag {previous}", position=position)
+                raise CorruptError(f"tag {tag} follows tag {previous}, a higher one expected", position=position)
             previous = tag
             if tag in readers:
                 name, read = readers[tag]

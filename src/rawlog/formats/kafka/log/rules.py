@@ -230,7 +230,7 @@ def _merged_order(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]
 
 @rule("kafka.log.order", Severity.ERROR, merge=_merged_order)
 def order(seen: Inspection) -> Iterator[Mark]:
-    """A batch begins at or before the last offset of the batch in front of it.
+    """A batch begins at or before the last offset of the previous batch.
 
     A broker never writes that. Two logs were joined, or bytes were copied twice.
     """
@@ -244,7 +244,7 @@ def order(seen: Inspection) -> Iterator[Mark]:
         yield _mark(
             sound.frames,
             index,
-            f"base offset {int(base[index])} after offset {int(before[index])}",
+            f"base offset {int(base[index]):,} after offset {int(before[index]):,}",
             offset=int(base[index]),
             expected=f"above {int(before[index])}",
             found=int(base[index]),

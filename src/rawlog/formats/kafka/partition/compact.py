@@ -807,9 +807,10 @@ class Compaction:
             rounds.remove(name)
         self.report.counts |= {"segments": writer.segments, "bytes": writer.bytes}
         self.report.facts |= {"first_dirty": self.end, "first_uncleanable": self.stop}
-        if without := self.report.counts["records_without_key"]:
-            self.report.notes.append(f"{without:,} records without a key dropped")
-        if removed := self.report.counts["records_read"] - self.report.counts["records_kept"]:
+        without = self.report.counts["records_without_key"]
+        if without:
+            self.report.add(Action.REMOVED, f"{counted(without, 'record')} without a key, as Kafka's cleaner does")
+        if removed := self.report.counts["records_read"] - self.report.counts["records_kept"] - without:
             self.report.add(Action.REMOVED, f"{counted(removed, 'record')} that later ones replace")
 
     def _write(self, folder: Folder) -> PartitionWriter:

@@ -347,7 +347,7 @@ def transactions_of(files: Sequence[File], errors: str) -> Transactions:
                 _open_transaction(topic, partition, number, producer, states.get(number), is_known=is_known)
             )
     if result.open and not is_known:
-        result.notes.append("__transaction_state is not among the files: which open transactions hang is not known")
+        result.notes.append("__transaction_state is not among the files: nothing tells which open transactions hang")
     return result
 
 

@@ -572,8 +572,8 @@ class _Load:
         end = base if reached.offset is None else reached.offset
         if reached.offset is None and sound.offset is not None:
             message = (
-                f"{self.name}: the offset index leads to no batch, so that a broker takes the log to end at offset {base}: records up to "
-                f"{sound.offset - 1} are there and not served"
+                f"{self.name}: records {base:,} to {sound.offset - 1:,} are there and not served: the offset index points at no batch, "
+                f"so a broker ends the log at offset {base:,}"
             )
             return [Prediction(Effect.HIDES, self.path, message, base)], base
         if reached.position < segment.size:

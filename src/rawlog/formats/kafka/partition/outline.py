@@ -59,6 +59,7 @@ from rawlog.model.outline import Intervals, Run, SetAside, extend
 from rawlog.model.report import Action
 from rawlog.model.status import Status
 from rawlog.model.store import Store
+from rawlog.model.text import missing_text
 
 UNDECIDED = "cannot tell compaction from loss"
 
@@ -92,7 +93,7 @@ class MissingOffsets:
         if self.is_remote:
             return f"offsets {self.first} to {self.last} are in remote storage, which is not among the paths"
         reason = UNDECIDED if self.is_undecided else self.trace
-        return f"offsets {self.first} to {self.last} are missing{reason and ': '}{reason}"
+        return f"{missing_text(self.first, self.last)}{reason and ': '}{reason}"
 
 
 @dataclass(frozen=True, slots=True)

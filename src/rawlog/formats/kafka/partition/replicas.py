@@ -375,7 +375,7 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
 
 @rule("kafka.replica.epoch", Severity.ERROR)
 def epoch(replicas: Replicas) -> Iterator[Mark]:
-    """A batch that both replicas have bears another leader epoch in one of them.
+    """Two replicas have the same batch with different leader epochs.
 
     Replicas find out by epochs where their logs part. With wrong ones they keep records that no leader acknowledged, or cut others.
     """

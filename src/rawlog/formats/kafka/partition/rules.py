@@ -45,6 +45,7 @@ from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
 from rawlog.model.format import File, Place
 from rawlog.model.outline import Intervals, Ranges, between, clipped, intersected, total
 from rawlog.model.store import Store
+from rawlog.model.text import missing_text
 
 Files = Sequence[File]
 LARGEST = 64 << 20
@@ -54,7 +55,7 @@ LARGEST = 64 << 20
 
 @rule("kafka.partition.overlap", Severity.ERROR)
 def overlap(files: Files) -> Iterator[Mark]:
-    """A segment begins at or before the last offset of the one in front of it: some offsets are there twice.
+    """A segment begins at or before the last offset of the previous one: some offsets are there twice.
 
     A broker never leaves that. Segments of two replicas, or of before and after a restore, were put together.
     """
@@ -705,7 +706,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
         return
     few = Few()
     for first, last, why in result.runs:
-        message = f"offsets {first} to {last} are missing, {last - first + 1:,} in all: {why}"
+        message = f"{missing_text(first, last, counts=True)}: {why}"
         few.append(Mark(message, offset=first, path=result.account.path))
     yield from few
     for first in result.unknown:

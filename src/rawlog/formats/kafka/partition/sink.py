@@ -462,7 +462,7 @@ def _shift(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
         return frames, head
     if ((head["magic"] == 0) & (head.codec > 0)).any():
         raise EncodeError(
-            "compressed entries of magic 0 hold their offsets inside: give rows offsets, or write them in one task"
+            "compressed entries of magic 0 contain their offsets: add an offset column to the rows, or write them in one task"
         )
     moved, data = Heads(head.values.copy()), frames.data.copy()
     moved["base_offset"][:] += shift

@@ -58,7 +58,7 @@ from rawlog.model.outline import Patch, Piece, Reading
 from rawlog.model.report import Action, Entry
 from rawlog.model.status import Status
 from rawlog.model.store import Store
-from rawlog.model.text import counted
+from rawlog.model.text import counted, missing_text, plain_time
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
@@ -343,7 +343,7 @@ class SegmentFold:
         assert self._times is not None
         time, offset = entries[index].tolist()
         size = TIME_INDEX_ENTRY.size
-        message = f"the entry says time {time} at offset {offset}, but {what}"
+        message = f"the entry says {plain_time(time * 1000)} at offset {offset:,}, but {what}"
         self._mark(code, Mark(message, index * size, size, offset, found=time, path=self._times.path))
 
     def merge(self, following: SegmentFold) -> SegmentFold:
@@ -561,7 +561,7 @@ class Survey:
         if log.undecided:
             [(first, last), *others] = log.undecided
             more = f", and {counted(len(others), 'more range')} after them" if others else ""
-            message = f"offsets {first} to {last} are missing{more}: {UNDECIDED}"
+            message = f"{missing_text(first, last)}{more}: {UNDECIDED}"
             path = self.last_file.path if self.last_file is not None else None
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 

@@ -37,6 +37,7 @@ from rawlog.model.outline import (
     total,
 )
 from rawlog.model.store import Store
+from rawlog.model.text import counted, missing_text
 
 Numbers = NDArray[np.int64]
 LARGEST_OFFSET = 1 << 60
@@ -116,7 +117,7 @@ def _bounds(store: View, rows: Ranges, entries: Entries) -> tuple[int, int]:
 
 
 def _words(queue: Queue, first: int, last: int) -> str:
-    return f"{queue[0]} queue {queue[1]}: offsets {first} to {last} are missing, {last - first + 1:,} in all"
+    return f"{queue[0]} queue {queue[1]}: {missing_text(first, last, counts=True)}"
 
 
 def _mark(store: View, coverage: Coverage, units: Numbers, entries: Entries, first: int, last: int) -> Mark:
@@ -406,7 +407,8 @@ def compare_index(store: View) -> Iterator[Mark]:
         )
     for file, _, _, _, high in index_files:
         if bad := wrong.get(file.path):
-            message = f"{len(bad):,} entries of the key index belong to no key of a message"
+            entries = counted(len(bad), "entry of the key index belongs", "entries of the key index belong")
+            message = f"{entries} to no key of a message"
             yield Mark(message, path=file.path, found=f"entry {min(bad) + 1}")
         if high >= store.end:
             past = np.flatnonzero(load(file)[1] >= store.end)

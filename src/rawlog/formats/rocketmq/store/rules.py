@@ -289,9 +289,9 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
 def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
     """The checkpoint names times that the commit log has not reached, or a message (5.5.0 on) that is not there.
 
-    After a crash a broker begins to scan at the file it points to: with a checkpoint from elsewhere it begins too late, and older
-    messages that the queues lack are never seen (in a test 96 of 300 were). A broker with enableAcceleratedRecovery begins to read at the
-    very byte of that message: it cuts off what follows, or does not start. Remove the checkpoint, or rebuild the store.
+    After a crash a broker scans from the file that the checkpoint points to. With a checkpoint of another store it starts too late, and
+    never sees older messages that the queues lack (96 of 300 in a test). A broker with enableAcceleratedRecovery starts to read at
+    the byte of that message: it cuts off what follows, or does not start. Remove the checkpoint, or rebuild the store.
     """
     for store in views(files):
         point, last = store.checkpoint(), max((log.last_time for log in store.logs), default=0)
@@ -509,7 +509,7 @@ def placeholder(files: Files) -> Iterator[Mark]:
     """Messages of a queue are placeholders: `rawlog repair` or `rawlog erase` wrote them for messages that were lost, or were to go.
     (With `--complete` only.)
 
-    Consumers get empty messages there. Look in a backup of before that if they should not be gone.
+    Consumers get empty messages there. If they should still exist, look in a backup from before that.
     """
     for coverage in comparison_of(files).covered:
         if coverage.placeholders:
