@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from rawlog.io.walk import walk
 from rawlog.model.explain import Node
 from rawlog.model.format import File, Format
 from rawlog.testing.damage import WOUNDS
+from tests.reference import codecs, kafka
 
 Spans = list[tuple[int, int]]
 
@@ -153,9 +155,49 @@ def move_frames(draw: random.Random, structure: Structure, data: bytes) -> Chang
     return Change(changed, f"frame at {start} {kind}, {other}")
 
 
-def mutate(draw: random.Random, structure: Structure, data: bytes) -> Change:
+def change_content(draw: random.Random, structure: Structure, data: bytes) -> Change:
+    """The records of a Kafka batch are others, compressed in any way: what a decompressor gives is to be trusted no more."""
+    if not structure.frames or len(data) != len(structure.data):
+        return wound(draw, data)
+    start, stop = draw.choice(structure.frames)
+    try:
+        frame, what = _repacked(draw, data[start:stop])
+    except (codecs.CodecError, struct.error, ValueError, IndexError):
+        return wound(draw, data)
+    return Change(data[:start] + frame + data[stop:], f"content of the batch at {start}: {what}, checksums right", True)
+
+
+def _repacked(draw: random.Random, frame: bytes) -> tuple[bytes, str]:
+    magic = frame[16]
+    codec = frame[22] & 7 if magic == 2 else frame[17] & 3
+    at = HEADER_V2 if magic == 2 else LEGACY_VALUE[magic]
+    content = codecs.decompress(codec, frame[at:], magic) if codec else frame[at:]
+    change = wound(draw, content) if draw.random() < 0.7 else Change(content, "the same")
+    chosen = draw.choice((codec, 1, 2, 3, 4)) if magic == 2 else codec
+    packed = codecs.compress(chosen, change.data, magic, draw.random() < 0.3) if chosen else change.data
+    what = f"{change.story}, codec {chosen}"
+    if magic != 2:
+        timestamp = int.from_bytes(frame[18:26], "big", signed=True) if magic else -1
+        offset = int.from_bytes(frame[:8], "big")
+        if not codec:
+            raise ValueError("a plain message has no other content")
+        return kafka.encode_entry(magic, offset, None, packed, timestamp, frame[17]), what
+    head = bytearray(frame[:at])
+    head[8:12] = struct.pack(">i", at - 12 + len(packed))
+    head[22] = head[22] & 0xF8 | chosen
+    head[17:21] = struct.pack(">I", crc32c.crc32c(bytes(head[21:]) + packed))
+    return bytes(head) + packed, what
+
+
+#: Bytes before the records of a batch of format 2; before the value of a message without a key of formats 0 and 1.
+HEADER_V2, LEGACY_VALUE = 61, {0: 26, 1: 34}
+
+
+def mutate(draw: random.Random, structure: Structure, data: bytes, *, is_kafka: bool = False) -> Change:
     """One mutation of any kind."""
     chance = draw.random()
+    if is_kafka and chance < 0.15:
+        return change_content(draw, structure, data)
     if chance < 0.6:
         return change_field(draw, structure, data)
     return wound(draw, data) if chance < 0.85 else move_frames(draw, structure, data)
