@@ -203,7 +203,7 @@ def _check(subject: Bench, case: Case, file: File, draw: random.Random | None) -
                 except DataError as error:
                     if not findings.errors and not findings.warnings:
                         yield f"explain refuses what verify finds nothing wrong with: {error}"
-    if draw is None or draw.random() < 0.1:
+    if draw is None or draw.random() < 0.3:
         counted = Log((file.path,), (file,)).table(subject.tables[0], errors="skip")
         counted.note = lambda text: None
         counted.count()

@@ -162,7 +162,7 @@ def change_content(draw: random.Random, structure: Structure, data: bytes) -> Ch
     start, stop = draw.choice(structure.frames)
     try:
         frame, what = _repacked(draw, data[start:stop])
-    except (codecs.CodecError, struct.error, ValueError, IndexError):
+    except (codecs.CodecError, struct.error, ValueError, LookupError):
         return wound(draw, data)
     return Change(data[:start] + frame + data[stop:], f"content of the batch at {start}: {what}, checksums right", True)
 
