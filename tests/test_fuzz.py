@@ -64,25 +64,17 @@ def test_a_changed_field_gets_its_checksum_back() -> None:
     assert checksums
 
 
-def damaged_record() -> files.Case:
-    """A Kafka batch with a byte of its first record changed."""
-    sample = files.bench("kafka.log").samples[0]
-    data = bytearray(sample.data)
-    data[75] ^= 1
-    return files.Case("kafka.log", bytes(data), "a byte of the first batch is another", 0, is_right=False)
-
-
 def test_a_reader_that_takes_a_changed_record_for_good_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle itself: without checksums, a changed record is read, and verify says nothing."""
-    case = damaged_record()
-    assert list(files.check(case)) == []
+    """The oracle itself: a row whose value is none of the sound file."""
     bench = files.bench("kafka.log")
-    row = {"key": b"another", "value": b"one"}
-    monkeypatch.setattr(type(bench), "rows", lambda *_: ([row], None))
+    data = bytearray(bench.samples[-1].data)
+    data[75] ^= 1
+    case = files.Case("kafka.log", bytes(data), "flipped at 75", len(bench.samples) - 1, is_right=False)
+    assert list(files.check(case)) == []
+    assert bench.contents
+    monkeypatch.setattr(type(bench), "rows", lambda *_: ([{"key": b"another", "value": b"one"}], None))
     monkeypatch.setattr(type(bench.suite), "reference", lambda *_: {})
-    assert [problem.partition(":")[2][:37] for problem in files.check(case)][:1] == [
-        " a changed record is read as good: {'"
-    ]
+    assert any("a changed record is read as good" in problem for problem in files.check(case))
 
 
 def test_an_error_that_verify_does_not_know_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable
@@ -193,9 +194,44 @@ def _repacked(draw: random.Random, frame: bytes) -> tuple[bytes, str]:
 HEADER_V2, LEGACY_VALUE = 61, {0: 26, 1: 34}
 
 
+#: Numbers at the edges of types, and beyond all of them.
+NUMBERS = (
+    -1,
+    0,
+    1,
+    7,
+    10**9,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+    10**20 - 1,
+    10**30,
+)
+
+
+def change_number(draw: random.Random, data: bytes) -> Change:
+    """A number in a text is at an edge of some type, or beyond it."""
+    numbers = list(re.finditer(rb"-?\d+", data))
+    if not numbers:
+        return wound(draw, data)
+    match, number = draw.choice(numbers), draw.choice(NUMBERS)
+    return Change(
+        data[: match.start()] + b"%d" % number + data[match.end() :], f"number at {match.start()} is {number}"
+    )
+
+
+def is_text(data: bytes) -> bool:
+    return bool(data) and data.isascii() and data.decode().replace("\n", "").replace("\t", "").isprintable()
+
+
 def mutate(draw: random.Random, structure: Structure, data: bytes, *, is_kafka: bool = False) -> Change:
     """One mutation of any kind."""
     chance = draw.random()
+    if chance < 0.3 and is_text(data):
+        return change_number(draw, data)
     if is_kafka and chance < 0.15:
         return change_content(draw, structure, data)
     if chance < 0.6:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import resource
 import shutil
 import tempfile
@@ -110,14 +111,17 @@ def change_bytes(draw: random.Random, subject: Store, files: Files) -> str:
 
 
 def change_file(draw: random.Random, subject: Store, files: Files) -> str:
-    """A file is missing, empty, zeroed, cut, swapped, renamed, there twice, older, or of another store."""
+    """A file is missing, empty, zeroed, cut, swapped, renamed, there twice, older, of another store, or its directory has another
+    number."""
     if not files:
         return "nothing left"
-    kind = draw.choice(("missing", "empty", "zeroed", "cut", "swapped", "renamed", "twice", "stale", "foreign"))
+    kinds = ("missing", "empty", "zeroed", "cut", "swapped", "renamed", "twice", "stale", "foreign", "directory")
+    kind = draw.choice(kinds)
     names = sorted(files)
     file, other = draw.choice(names), draw.choice(names)
     digits = "".join(ch for ch in Path(file).name if ch.isdigit())
-    moved = file.replace(digits, str(draw.choice((0, 1, 7, 10**9))).zfill(len(digits))) if digits else f"{file}.old"
+    number = str(draw.choice((0, 1, 7, 10**9, (1 << 63) - 1, 10**20 - 1)))
+    moved = file.replace(digits, number.zfill(len(digits))[-max(len(digits), 20) :]) if digits else f"{file}.old"
     if kind == "missing":
         del files[file]
     elif kind in ("empty", "zeroed", "cut"):
@@ -127,6 +131,11 @@ def change_file(draw: random.Random, subject: Store, files: Files) -> str:
         files[file], files[other] = files[other], files[file]
     elif kind == "renamed":
         files[moved] = files.pop(file)
+    elif kind == "directory":
+        folder = str(Path(file).parent)
+        named = re.sub(r"\d+$", number, folder)
+        for name in [name for name in files if name.startswith(f"{folder}/")]:
+            files[f"{named}{name.removeprefix(folder)}"] = files.pop(name)
     elif kind == "twice":
         files[moved] = files[file]
     elif kind == "stale":
