@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup kernels run quick test times fmt lint fuzz deep faults brokers bench performance counts surface docs site picture man pythons ci lock sbom every-byte proof dist clean
+.PHONY: help setup kernels run quick test times fmt lint fuzz fuzz-guided deep faults brokers bench performance counts surface docs site picture man pythons ci lock sbom every-byte proof dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,8 +51,12 @@ lint: $(STAMP) ## style, types and imports; changes nothing
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fuzz: setup ## random executions of all verbs on damaged stores (ARGS='--seed 7 --seconds 600 --family kafka'); failures go to out/fuzz
+fuzz: setup ## 2,000,000 damaged files and as many damaged stores of each family (ARGS='--kind files --seed 7 --seconds 600 --family kafka'); failures go to out/fuzz
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+fuzz-guided: setup ## readers under atheris, which is guided by coverage, a minute a format (ARGS='--seconds 600 --format kafka.log'); fetched when first used
+	test -d out/atheris || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/atheris atheris==3.0.0
+	PYTHONPATH=out/atheris $(BIN)/python -m tests.fuzz.guided $(ARGS)
 
 deep: setup ## the property tests with the deep profile, random repairs, and every kind of wound, for as long as it takes
 	HYPOTHESIS_PROFILE=deep RAWLOG_CASES=2000 $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)

@@ -1,4 +1,4 @@
-"""A fixed set of executions of the fuzzer, and every failure that was found: `make fuzz` tries for as long as it is asked to."""
+"""A fixed set of executions of the fuzzers, and every failure that was found: `make fuzz` tries for as long as it is asked to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import rawlog
-from tests import fuzz
+from rawlog.model.errors import CorruptError
+from tests.fuzz import files, mutations, stores
+from tests.fuzz.__main__ import fuzz
 
-CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
+CORPUS = Path(__file__).parent / "corpus"
 
 
 @pytest.fixture(autouse=True)
@@ -22,52 +23,87 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("family", fuzz.FAMILIES)
-def test_some_executions(family: str, tmp_path: Path) -> None:
-    count, problems = fuzz.fuzz(family, seed=27, executions=40, seconds=600, folder=None)
-    assert count == 40
+@pytest.mark.parametrize("family", stores.FAMILIES)
+def test_some_stores(family: str) -> None:
+    count, problems = fuzz("stores", family, seed=27, executions=25, seconds=600)
+    assert count == 25
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
-def test_what_was_found_stays_corrected(path: Path) -> None:
-    assert list(fuzz.check(fuzz.Case.from_json(path.read_text()))) == []
+@pytest.mark.parametrize("family", stores.FAMILIES)
+def test_some_files(family: str) -> None:
+    count, problems = fuzz("files", family, seed=27, executions=1000, seconds=600)
+    assert count == 1000
+    assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("number", [1032, 1065])
-def test_partitions_of_a_topic_whose_record_is_damaged(number: int) -> None:
-    """Metadata with partitions of a topic id without a topic ended `verify` and `repair` in a KeyError. Ids differ from run to run."""
-    assert list(fuzz.check(fuzz.made("kafka", 4, number))) == []
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_failure_stays_corrected(path: Path) -> None:
+    module = files if path.stem.startswith("files-") else stores
+    assert list(module.check(module.Case.from_json(path.read_text()))) == []
 
 
 def test_a_case_is_the_same_again_and_can_be_kept() -> None:
-    for family in fuzz.FAMILIES:
-        case = fuzz.made(family, 27, 3)
-        assert case == fuzz.made(family, 27, 3) == fuzz.Case.from_json(case.to_json("a problem"))
+    for family in stores.FAMILIES:
+        for module in (files, stores):
+            case = module.make(family, 27, 3)
+            assert case == module.make(family, 27, 3) == type(case).from_json(case.to_json("a problem"))
 
 
 def test_a_changed_field_gets_its_checksum_back() -> None:
     """Without this, each change of a field in a batch would be found by its checksum, and nothing after it would be tried."""
-    subject = fuzz.store(fuzz.SMALL["kafka"][0])
-    assert {each.compute for each in subject.checksums} <= set(fuzz.CHECKSUMS)
-    for each in subject.checksums:
-        data = subject.files[each.file]
-        assert each.compute(data[each.first : each.end]) == int.from_bytes(data[each.start : each.stop], "big")
-    assert subject.checksums
+    checksums = [
+        (structure, checksum)
+        for structure in stores.store(stores.SMALL["kafka"][0]).structures.values()
+        for checksum in structure.checksums
+    ]
+    assert {checksum.compute for _, checksum in checksums} <= set(mutations.CHECKSUMS)
+    for structure, each in checksums:
+        stored = int.from_bytes(structure.data[each.start : each.stop], "big")
+        assert each.compute(structure.data[each.first : each.end]) == stored
+    assert checksums
 
 
-def test_a_lost_record_and_a_crash_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle itself: a reader that gives no rows, and a verb that ends in an internal error."""
-    data = bytearray(fuzz.store("replay-v2").files["basic.log"])
-    data[-1] ^= 1
-    case = fuzz.Case(
-        "replay-v2", {"basic.log": bytes(data)}, ["cat", fuzz.calls.SOURCE], "basic.log: flipped at the end"
-    )
-    assert list(fuzz.check(case)) == []
-    nothing = rawlog.rows(fuzz.store("replay-v2").sound.root, limit=0)
+def test_a_reader_that_takes_a_changed_record_for_good_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle itself: a row whose value is none of the sound file."""
+    bench = files.bench("kafka.log")
+    data = bytearray(bench.samples[-1].data)
+    data[75] ^= 1
+    case = files.Case("kafka.log", bytes(data), "flipped at 75", len(bench.samples) - 1, is_right=False)
+    assert list(files.check(case)) == []
+    assert bench.contents
+    monkeypatch.setattr(type(bench), "rows", lambda *_: ([{"key": b"another", "value": b"one"}], None))
+    monkeypatch.setattr(type(bench.suite), "reference", lambda *_: {})
+    assert any("a changed record is read as good" in problem for problem in files.check(case))
+
+
+def test_an_error_that_verify_does_not_know_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = files.bench("kafka.log")
+    case = files.Case("kafka.log", bench.samples[-1].data, "sound")
+    assert list(files.check(case)) == []
+    monkeypatch.setattr(type(bench), "rows", lambda *_: ([], CorruptError("damage", position=3)))
+    monkeypatch.setattr(type(bench.suite), "reference", lambda *_: {})
+    problems = list(files.check(case))
+    assert problems
+    assert all("reading refuses what verify finds nothing wrong with" in problem for problem in problems)
+
+
+def test_a_crash_and_a_lost_record_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle itself: a verb that ends in an internal error, and one that gives no rows."""
+    words = ["cat", "SRC", "--errors", "skip", "--json", "--bytes", "base64", "--show-secrets"]
+    case = stores.Case("kafka-lz4", {}, words, "sound")
+    assert list(stores.check(case)) == []
+    run = stores.verbs.run
     with monkeypatch.context() as patch:
-        patch.setattr(rawlog, "rows", lambda *_, **__: nothing)
-        assert [problem.partition(" ")[2][:28] for problem in fuzz.check(case)] == ["records of untouched frames "]
-    monkeypatch.setattr(fuzz.cli, "main", lambda *_, **__: 1 // 0)
-    [problem] = fuzz.check(case)
+
+        def without_records(*given: object, **places: str) -> object:
+            outcome = run(*given, **places)  # type: ignore[arg-type]
+            outcome.records.clear()  # type: ignore[union-attr]
+            return outcome
+
+        patch.setattr(stores.verbs, "run", without_records)
+        [problem] = stores.check(case)
+        assert "whole frames are not in the result, and" in problem
+    monkeypatch.setattr(stores.verbs.cli, "main", lambda *_, **__: 1 // 0)
+    [problem] = stores.check(stores.Case("kafka-lz4", {}, ["count", "$"], "sound"))
     assert problem.startswith("exit code 1: ZeroDivisionError")

@@ -321,8 +321,11 @@ def decode(data: bytes) -> list[Message]:
             if header.payload < SMALLEST_PAYLOAD:
                 raise Wrong
             message = Message(position, size, header, key)
-            if last_record_end(data, message) != size and len(data) - position > size:
-                read_header_or_wrong(data, position + size)
+            if not begins(data, position + size):
+                if last_record_end(data, message) != size and len(data) - position > size:
+                    raise Wrong
+                if not last_record_ok(data, message) and hides(data, message):
+                    raise Wrong
         except (Cut, Wrong):
             return found
         read_records(data, message)
@@ -331,11 +334,34 @@ def decode(data: bytes) -> list[Message]:
     return found
 
 
-def read_header_or_wrong(data: bytes, position: int) -> None:
+def begins(data: bytes, position: int) -> bool:
+    """Whether a sound header is there."""
     try:
         read_header(data, position)
-    except Cut:
-        raise Wrong from None
+    except (Cut, Wrong):
+        return False
+    return True
+
+
+def last_record_ok(data: bytes, message: Message) -> bool:
+    """Whether the last record of a message has its checksum after it."""
+    first = message.header.size + len(message.key.raw)
+    start = message.header.blob if message.header.properties > 0 else first
+    piece = data[message.position + start : message.position + message.size]
+    return start >= first and len(piece) > 8 and piece[-8:] == crc_field(piece[:-8])
+
+
+def hides(data: bytes, message: Message) -> bool:
+    """Whether another message begins inside a message, after its key: bytes of it are missing."""
+    first = message.header.size + len(message.key.raw)
+    for position in range(message.position + first, message.position + message.size):
+        try:
+            header = read_header(data, position)
+            read_key(data, position + header.size, len(data))
+            return True
+        except (Cut, Wrong):
+            continue
+    return False
 
 
 def microseconds(milliseconds: int) -> int | None:

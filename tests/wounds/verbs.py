@@ -184,8 +184,12 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     row = {name: _bytes(value) if name in ("key", "value") else value for name, value in row.items()}
     row["headers"] = [header | {"value": _bytes(header["value"])} for header in row.get("headers") or ()]
     time = row["timestamp"]
-    if isinstance(time, str):
-        time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", time))
+    if isinstance(time, str):  # a year of more than four digits is none of a sound record
+        time = (
+            datetime.max.replace(tzinfo=UTC)
+            if time[0] in "+-"
+            else datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", time))
+        )
     row["timestamp"] = None if time is None else (time - EPOCH) // timedelta(milliseconds=1)
     return row
 

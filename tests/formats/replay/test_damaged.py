@@ -282,6 +282,18 @@ def test_an_entry_whose_length_covers_others_is_found(tmp_path: Path) -> None:
     assert finding.size == size
 
 
+def test_entries_that_a_missing_byte_of_version_0_covers_are_kept(tmp_path: Path) -> None:
+    """`repair` took the next entry for one with an invalid time and a long value: the 24 entries in it were lost, and nobody named them."""
+    data = golden_path("replay/v0/basic-v0.10.0.log").read_bytes()
+    starts = [entry.position for entry in replay.decode(data)[0]]
+    path = tmp_path / "x.log"
+    path.write_bytes(data[: starts[15] - 3] + data[starts[15] - 2 :])
+    report = rawlog.repair(path, tmp_path / "repaired")
+    assert report.counts["entries_kept"] == len(starts) - 1
+    [dropped] = report.all_entries()
+    assert (dropped.start, dropped.stop) == (starts[15], starts[16] - 1)
+
+
 def test_bad_entries_next_to_each_other_are_one_note(tmp_path: Path) -> None:
     """Zeros after a recording of version 0 are entries with an invalid time: two megabytes of them were 57,000 lines on stderr, and each
     entry cost as much as all that followed it.

@@ -79,8 +79,10 @@ def shown_pairs(message: reference.Message) -> list[tuple[str, str]]:
 
 
 def is_leftover(data: bytes, message: reference.Message) -> bool:
-    """Whether a message is a copy of the one at the address that it names. Any other that is not at its place is a row all the same."""
-    start, named, size = message.position, message.physical_offset, message.size
+    """Whether a message is a copy of the one at the address that it names, by its first fields. Any other that is not at its place is a row
+    all the same.
+    """
+    start, named, size = message.position, message.physical_offset, 48
     return named != start and named >= 0 and data[named : named + size] == data[start : start + size]
 
 

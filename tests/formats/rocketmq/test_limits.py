@@ -122,6 +122,16 @@ def test_the_limit_is_an_option_and_an_error_with_its_place(tmp_path: Path) -> N
     assert "rocketmq.commitlog.body" not in found
 
 
+def test_the_limit_of_a_compaction_log_is_a_finding(tmp_path: Path) -> None:
+    """`verify` found nothing wrong with a log whose bodies no reader took: it did not decompress them."""
+    log = tmp_path / "compaction" / "compactionLog" / "topic" / "0" / f"{0:020}"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(reference.encode(message(zlib.compress(bytes(5000)), COMPRESSED)))
+    assert not rawlog.verify(log)
+    [finding] = rawlog.verify(log, max_decompressed=4999)
+    assert (finding.code, finding.severity) == ("rocketmq.compactionlog.limit", "warning")
+
+
 SMALL = inner(b"", b"")
 PAIRS = inner(b"", b"\x01\x02" * 16383)
 BOMBS = {

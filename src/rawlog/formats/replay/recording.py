@@ -236,8 +236,11 @@ def _payload(frames: Frames, names: set[str]) -> dict[str, pa.Array]:
 
 def credible_times(frames: Frames) -> list[int]:
     """The times of entries, in seconds, as far as they are credible."""
-    if frames.kind == 0 or not len(frames):
+    if not len(frames):
         return []
+    if frames.kind == 0:
+        micros, valid = times(frames)
+        return (micros[valid] // 1_000_000).tolist()  # type: ignore[no-any-return]
     seconds = heads(frames)["timestamp"].astype(np.int64)
     return seconds[(seconds > 0) & (seconds <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
 
@@ -260,10 +263,10 @@ def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Itera
     """Entries in a row that begin before `stop` with times like those of their neighbours (`near`): at least two, or one at the end of the
     data.
     """
-    if not near or kind == 0 or data.size < 8:
+    if not near or data.size < ENTRY_LAYOUTS[kind].size:
         return
-    seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1)
-    likely = np.flatnonzero((seconds >= min(near) - MONTH) & (seconds <= max(near) + MONTH))
+    places, seconds = _possible_times(data, kind)
+    likely = places[(seconds >= min(near) - MONTH) & (seconds <= max(near) + MONTH)]
     position = 0
     for candidate in likely[likely < stop].tolist():
         if candidate < position:
@@ -275,13 +278,28 @@ def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Itera
             yield replace(entries.slice(0, count), base=candidate, status=Status.OK, last=False)
 
 
+def _possible_times(data: Bytes, kind: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where times may be in some bytes, and these times in seconds: of numbers everywhere, of texts where one is written."""
+    if kind:
+        seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1).astype(np.int64)
+        return np.arange(seconds.size), seconds
+    room = data.size - ENTRY_V0.at("value_size") + 1
+    is_marked = np.ones(room, np.bool_)
+    for at, mark in ((4, b"-"), (10, b"T"), (13, b":"), (26, b"Z")):
+        is_marked &= data[at : at + room] == mark[0]
+    places = np.flatnonzero(is_marked)
+    micros, valid = np.zeros(places.size, np.int64), np.zeros(places.size, np.bool_)
+    kernels.read_times_v0(byte_view(data), places, micros, valid)
+    return places[valid], micros[valid] // 1_000_000
+
+
 def find_swallowed(frames: Frames) -> Frames | None:
     """Entries that begin inside the last entry of a window and continue after it, or None.
 
     A value may be a recording itself: then its entries end where the value does.
     """
     start, end = int(frames.starts[-1]), int(frames.stops[-1])
-    if end - start > LARGEST_SEARCH or frames.kind == 0:
+    if end - start > LARGEST_SEARCH:
         return None
     near = credible_times(frames)[-2:]
     data = frames.data[start + 1 : end + LARGEST_SEARCH]

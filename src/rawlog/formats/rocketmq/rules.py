@@ -133,10 +133,19 @@ def entry_crc(inspection: Inspection) -> Iterator[Mark]:
 
 
 def _unreadable_bodies(inspection: Inspection) -> list[tuple[Mark, DataError]]:
-    """The messages whose compressed bodies cannot be read, and why."""
-    marks = []
+    """The messages of a commit log whose compressed bodies cannot be read, and why."""
     rows = inspection.share(_rows)
-    rows = rows.where(rows.crc_ok & ~rows.stale)
+    return _read_bodies(rows.where(rows.crc_ok & ~rows.stale), inspection)
+
+
+def _unreadable_compacted(inspection: Inspection) -> list[tuple[Mark, DataError]]:
+    """The same of a compaction topic's log, whose messages name their place in the commit log."""
+    rows = inspection.share(_rows)
+    return _read_bodies(rows.where(rows.crc_ok), inspection)
+
+
+def _read_bodies(rows: Messages, inspection: Inspection) -> list[tuple[Mark, DataError]]:
+    marks = []
     while len(rows):
         inflated = bodies(rows, inspection.limit)
         if inflated.error is not None:
@@ -336,9 +345,32 @@ def compacted_crc(inspection: Inspection) -> Iterator[Mark]:
         )
 
 
+@rule("rocketmq.compactionlog.body", Severity.ERROR)
+def compacted_body(inspection: Inspection) -> Iterator[Mark]:
+    """A compressed body in a compaction topic's log cannot be decompressed, or names a compression that does not exist, although its
+    checksum is right.
+
+    No consumer can read the message. The same message is in the commit log as well until that expires.
+    """
+    for mark, error in inspection.share(_unreadable_compacted):
+        if not isinstance(error, LimitError):
+            yield mark
+
+
+@rule("rocketmq.compactionlog.limit", Severity.WARNING)
+def compacted_limit(inspection: Inspection) -> Iterator[Mark]:
+    """The body of a message in a compaction topic's log was not looked at: it decompresses to more than the limit of reading allows.
+
+    If the message is genuine, raise the limit that the message names.
+    """
+    for mark, error in inspection.share(_unreadable_compacted):
+        if isinstance(error, LimitError):
+            yield mark
+
+
 def compaction_log() -> Sequence[Rule[Inspection]]:
     """The rules of a compaction topic's log."""
-    return (compacted_crc,)
+    return compacted_crc, compacted_body, compacted_limit
 
 
 def _queue_order(inspection: Inspection, layout: Any) -> Iterator[Mark]:

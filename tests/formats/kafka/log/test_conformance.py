@@ -38,7 +38,7 @@ def segment_rows(case: KafkaCase, path: Path) -> list[dict[str, Any]]:
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "timestamp": None if record.timestamp is None else record.timestamp * 1000,
+            "timestamp": None if record.timestamp is None else times(record.timestamp),
             "headers": [{"key": name, "value": value} for name, value in record.headers],
         }
         for record in case.records
@@ -82,6 +82,11 @@ def storable(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
     return options, rows
 
 
+def batch_crc(batch: bytes) -> int:
+    """The stored checksum of a batch of format 2."""
+    return int.from_bytes(batch[17:21], "big")
+
+
 class TestLog(FormatTests):
     format = "kafka.log"
     golden = tuple(path for case in CASES for path in case.segments)
@@ -97,10 +102,14 @@ class TestLog(FormatTests):
         return {"records": segment_rows(next(case for case in CASES if case.path == path.parent), path)}
 
     def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
+        """The records before the first damage that concerns them: nobody decodes control batches for them."""
         rows: list[dict[str, Any]] = []
         try:
-            for batch in kafka.decode(data):
-                rows += [] if batch.is_control else [self.row(record) for record in batch.records]
+            for position, size, magic in kafka.frames(data)[0]:
+                batch = data[position : position + size]
+                if magic == 2 and size > 60 and batch[22] & 0x20 and kafka.crc32c(batch[21:]) == batch_crc(batch):
+                    continue
+                rows += [self.row(record) for each in kafka.decode(batch) for record in each.records]
         except kafka.Bad:
             pass
         return {"records": rows}
@@ -112,7 +121,7 @@ class TestLog(FormatTests):
             "topic": "orders",
             "partition": 0,
             "offset": record.offset,
-            "timestamp": None if record.timestamp is None else record.timestamp * 1000,
+            "timestamp": None if record.timestamp is None else times(record.timestamp),
             "headers": [{"key": name, "value": value} for name, value in record.headers],
         }
 

@@ -867,7 +867,7 @@ def _contents(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
         _, _, status = kernels.measure_spans(data, start, stop, kind, offset, count, base)
         first = int.from_bytes(bytes(data[: OUTLINE.after("base_offset")]), "big", signed=True)
         span = ANY_OFFSET - int(base[0]) - first
-        if status == Status.OK and span >= 0:
+        if status == Status.OK and 0 <= span <= ANY_OFFSET:
             rows.append((number, span, int(count[0])))
     numbers, spans, counts = np.array(rows, np.int64).reshape(-1, 3).T
     return numbers, spans, counts
