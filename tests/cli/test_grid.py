@@ -91,7 +91,7 @@ def test_piped_tables_are_bounded() -> None:
                 printer.begin(batch.schema)
                 printer.write(batch)
     bounded, whole = lines[1], lines[3]
-    assert len(bounded) < 2 * output.MOST
+    assert len(bounded) < 2 * grid.MOST
     assert len(whole) > 5000
 
 
