@@ -402,7 +402,7 @@ class Source:
         size = max(0, min(size, self.size - position))
         target = bytearray(size)
         got = self.read_into(position, memoryview(target))
-        return bytes(target[:got])
+        return bytes(memoryview(target)[:got])
 
     def map(self) -> mmap.mmap | None:
         """The whole file in memory that the system fills as it is read; None if it cannot, or the file is empty."""

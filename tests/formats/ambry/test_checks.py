@@ -238,6 +238,16 @@ def test_entries_out_of_order(store: Path) -> None:
     assert found(store, "ambry.index.order")[0].position == 137
 
 
+def test_an_entry_that_is_there_twice(store: Path) -> None:
+    """Entries of one blob rise by their place in the log: the same place again is out of order."""
+
+    def repeat(body: bytearray) -> None:
+        body[137:210] = body[64:137]
+
+    resealed(store / "0_0_1090_index", repeat)
+    assert [finding.position for finding in found(store, "ambry.index.order")] == [137]
+
+
 def test_an_index_without_entries(store: Path) -> None:
     path = store / "2_0_18_index"
     path.write_bytes(path.read_bytes()[:64] + crc(path.read_bytes()[:64]))

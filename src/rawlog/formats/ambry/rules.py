@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -341,13 +342,25 @@ def index_order(inspection: Inspection) -> Iterator[Mark]:
         entries = read_entries(frames)
     except CorruptError:
         return
+    if not len(frames):
+        return
+    places = entries.offset.tolist()
+    first, last = ((keys.order(entries.key(number)), places[number]) for number in (0, -1))
     previous = memory.get("previous")
-    for index, key in enumerate(entries.keys):
-        current = (keys.order(key), int(entries.offset[index]))
-        if previous is not None and current <= previous:
-            yield Mark("an entry out of order", *_place(frames, index))
-        previous = current
-    memory["previous"] = previous
+    if previous is not None and first <= previous:
+        yield Mark("an entry out of order", *_place(frames, 0))
+    memory["previous"] = last
+    ids = entries.identities
+    if ids.is_odd.any():
+        sorted_by = [(keys.order(key), place) for key, place in zip(entries.keys, places, strict=True)]
+        rises = np.fromiter((before < after for before, after in pairwise(sorted_by)), np.bool_, len(frames) - 1)
+    else:
+        rises = np.zeros(len(frames) - 1, np.bool_)
+        for column in (entries.offset, ids.low, ids.high, ids.group):
+            before, after = column[:-1], column[1:]
+            rises = (before < after) | ((before == after) & rises)
+    for index in (np.flatnonzero(~rises) + 1).tolist():
+        yield Mark("an entry out of order", *_place(frames, index))
 
 
 @rule("ambry.index.empty", Severity.ERROR)

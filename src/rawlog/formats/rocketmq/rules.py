@@ -14,6 +14,7 @@ from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     BATCH_UNIT,
+    BLANK,
     INDEX_HEADER,
     MAGIC_BLANK,
     PRE_BLANK_SIZE,
@@ -208,20 +209,13 @@ def blank_size(inspection: Inspection) -> Iterator[Mark]:
     A broker continues with the next file; the rest of this file is never read.
     """
     frames = inspection.frames
-    for start, stop in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):
-        if (
-            stop - start < SLOT.size * 2
-            or int.from_bytes(bytes(frames.data[start + 4 : start + 8]), "big", signed=True) != MAGIC_BLANK
-        ):
-            continue
-        room = inspection.file.size - frames.base - start
-        if stop - start != room:
-            yield Mark(
-                "a blank entry that does not reach the end",
-                position=frames.base + start,
-                expected=room,
-                found=stop - start,
-            )
+    numbers = np.flatnonzero(frames.sizes >= BLANK.size)
+    is_blank = BLANK.take(frames.data, frames.starts[numbers])["magic"] == MAGIC_BLANK
+    for number in numbers[is_blank].tolist():
+        position, size = int(frames.positions[number]), int(frames.sizes[number])
+        room = inspection.file.size - position
+        if size != room:
+            yield Mark("a blank entry that does not reach the end", position=position, expected=room, found=size)
 
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
@@ -486,9 +480,11 @@ def index_chains(inspection: Inspection) -> Iterator[Mark]:
     newest = np.zeros(header.slots, np.int64)
     expected = np.zeros(len(entries), np.int64)
     where = np.where(hashes >= 0, hashes, 0) % header.slots
-    for number in range(1, len(entries)):
-        expected[number] = newest[where[number]]
-        newest[where[number]] = number
+    order = np.argsort(where[1:], kind="stable") + 1  # entry 0 is not used
+    follows = where[order[1:]] == where[order[:-1]]
+    expected[order[1:][follows]] = order[:-1][follows]
+    last = order[np.append(~follows, order.size > 0)[: order.size]]
+    newest[where[last]] = last
     for number in _numbers(previous[1:] != expected[1:]):
         yield Mark(
             f"entry {number + 1} leads to the wrong one",

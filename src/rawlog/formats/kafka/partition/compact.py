@@ -286,7 +286,7 @@ def _replay_snapshot(file: File, partition: LoadedPartition) -> dict[int, Produc
 SLOT_BYTES = 8 * kernels.SLOT
 LOAD = 0.9
 """How much of the map may be in use (log.cleaner.io.buffer.load.factor)."""
-FIRST_SLOTS, GROWTH = 1 << 14, 4
+FIRST_SLOTS, GROWTH = 1 << 14, 2
 """A map begins small, so that the caches hold it where there are few keys, and grows while it is half full."""
 
 

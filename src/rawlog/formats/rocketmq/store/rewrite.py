@@ -306,10 +306,10 @@ def copy(folder: Folder, file: File, report: Report, stop: int | None = None) ->
         if not folder.dry_run:
             with Source(file.path) as source:
                 position = used = 0
-                while piece := source.read(position, PIECE):
+                while piece := source.read(position := source.skip_hole(position), PIECE):
                     if stop is not None and position + len(piece) > stop:
                         piece = piece[: max(0, stop - position)].ljust(len(piece), b"\0")
-                    if piece.count(0) < len(piece):
+                    if piece != bytes(len(piece)):
                         out.seek(position)
                         out.write(piece)
                         used = position + len(piece)
