@@ -184,10 +184,15 @@ def test_a_table_that_is_none_is_an_error(name: str, data: bytes, tmp_path: Path
     assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
-def test_a_table_that_ends_in_something_else_is_damaged(tmp_path: Path) -> None:
-    """Only a file without a first row is none of its format: `convert` ended with 1 for it, other verbs with 3."""
-    (tmp_path / "a.jsonl").write_bytes(b'{"key": "k"}\n' * (BLOCK // 10) + b"[]")
-    with pytest.raises(CorruptError, match="a.jsonl"):
+@pytest.mark.parametrize("rows", [1, BLOCK // 10])
+@pytest.mark.parametrize("end", [b"[]", b'{"key": k}', b'\n\n{"key": "\xff"}'])
+def test_a_table_that_ends_in_something_else_is_damaged(rows: int, end: bytes, tmp_path: Path) -> None:
+    """Only a file without a first row is none of its format: `convert` ended with 1 for it, other verbs with 3. A small file was one, too,
+    whatever came before the fault, and the message had the line of no file.
+    """
+    (tmp_path / "a.jsonl").write_bytes(b'{"key": "k"}\n' * rows + end)
+    line = rows + 1 + end.count(b"\n")
+    with pytest.raises(CorruptError, match=rf"a.jsonl: .*line {line}"):
         convert(tmp_path / "a.jsonl", tmp_path / "out.parquet", "parquet")
 
 
