@@ -184,11 +184,35 @@ def test_a_table_that_is_none_is_an_error(name: str, data: bytes, tmp_path: Path
     assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
-def test_a_table_that_ends_in_something_else_is_damaged(tmp_path: Path) -> None:
-    """Only a file without a first row is none of its format: `convert` ended with 1 for it, other verbs with 3."""
-    (tmp_path / "a.jsonl").write_bytes(b'{"key": "k"}\n' * (BLOCK // 10) + b"[]")
-    with pytest.raises(CorruptError, match="a.jsonl"):
+@pytest.mark.parametrize("rows", [1, BLOCK // 10])
+@pytest.mark.parametrize("end", [b"[]", b'{"key": k}', b'\n\n{"key": "\xff"}'])
+def test_a_table_that_ends_in_something_else_is_damaged(rows: int, end: bytes, tmp_path: Path) -> None:
+    """Only a file without a first row is none of its format: `convert` ended with 1 for it, other verbs with 3. A small file was one, too,
+    whatever came before the fault, and the message had the line of no file.
+    """
+    (tmp_path / "a.jsonl").write_bytes(b'{"key": "k"}\n' * rows + end)
+    line = rows + 1 + end.count(b"\n")
+    with pytest.raises(CorruptError, match=rf"a.jsonl: .*line {line}"):
         convert(tmp_path / "a.jsonl", tmp_path / "out.parquet", "parquet")
+
+
+@pytest.mark.parametrize("form", ["rocketmq", "replay", "ambry", "jsonl", "parquet", "csv"])
+def test_no_other_format_gets_the_keys_of_users(form: str, tmp_path: Path) -> None:
+    """RocketMQ's files had the salts and keys of metadata records in the clear."""
+    salt = b"1ky01p5fd2xf9eidtccpsctw37"
+    lost = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+
+    def holds_salt(**options: Any) -> bool:
+        place = tmp_path / "-".join(["out", *options])
+        rawlog.convert(KAFKA / "__cluster_metadata-0", place, to=form, accept_loss=lost, **options)
+        files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+        values = [
+            pq.read_table(path)["value"].to_pylist() if form == "parquet" else [path.read_bytes()] for path in files
+        ]
+        return any(salt in (value or b"") for one in values for value in one)
+
+    assert not holds_salt()
+    assert form in ("jsonl", "csv") or holds_salt(show_secrets=True)
 
 
 def test_csv_is_what_cat_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,3 +77,16 @@ def test_a_replica_without_a_commit_log_is_no_loss(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "b" / "commitlog")
     code, said = run(f"rescue {tmp_path}/a {tmp_path}/b --to DST", tmp_path, tmp_path / "out")
     assert (code, "no commit log is here: nothing is used" in said) == (0, True)
+
+
+@pytest.mark.parametrize("verb", ["verify", "repair", "convert", "ingest"])
+def test_a_metadata_log_of_which_only_snapshots_are_left(verb: str, tmp_path: Path) -> None:
+    """`convert` asked only for what repair would keep of stores that give rows."""
+    source = tmp_path / "source"
+    for name in ("__cluster_metadata-0", "codec-none-0"):
+        shutil.copytree(GOLDEN / "kafka" / "broker-4.3.0" / "data" / name, source / name)
+    for path in (source / "__cluster_metadata-0").glob("*.log"):
+        path.unlink()
+    code, said = run(VERBS[verb], source, tmp_path / "out")
+    assert code == 1
+    assert verb != "convert" or "__cluster_metadata-0, offsets 337 to 410" in said

@@ -51,26 +51,54 @@ def read_lines(file: IO[bytes], table: Table, check: Callable[[list[str]], None]
     """The rows of a file of JSON lines. `check` is given the names of a row now and then. ValueError, TypeError, KeyError or
     AttributeError for what is no row of the table.
     """
-    rest = b""
+    rest, before = b"", 0
     while True:
         data = file.read(BLOCK)
         text = rest + data
         whole, _, rest = text.rpartition(b"\n") if data else (text, b"", b"")
-        batch = block_at_once(whole, table, check) or block_by_value(whole, table, check)
+        batch, fault = block_at_once(whole, table, check), None
+        if batch is None:
+            rows, fault = _sound_rows(whole, before)
+            batch = _batch_of(rows, table, check)
         if batch is not None:
             yield batch
+        if fault is not None:
+            raise fault
         if not data:
             return
+        before += whole.count(b"\n") + 1
+
+
+def _sound_rows(whole: bytes, before: int) -> tuple[list[dict[str, Any]], ValueError | None]:
+    """The values of some lines up to one that is no row, and what is wrong with that; `before` is the number of lines before them."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(whole.split(b"\n"), before + 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            return rows, ValueError(f"line {number}, column {error.colno}: {error.msg}")
+        except (ValueError, RecursionError) as error:
+            what = "values nested too deeply" if isinstance(error, RecursionError) else str(error)
+            return rows, ValueError(f"line {number}: {what}")
+        if not isinstance(row, dict):
+            return rows, ValueError(f"line {number}: not an object")
+        rows.append(row)
+    return rows, None
 
 
 def block_by_value(whole: bytes, table: Table, check: Callable[[list[str]], None]) -> pa.RecordBatch | None:
     """The rows of some lines, a value at a time; None if there is no row."""
+    rows, fault = _sound_rows(whole, 0)
+    if fault is not None:
+        raise fault
+    return _batch_of(rows, table, check)
+
+
+def _batch_of(rows: list[dict[str, Any]], table: Table, check: Callable[[list[str]], None]) -> pa.RecordBatch | None:
     import pyarrow as pa
 
-    try:
-        rows = [json.loads(line) for line in whole.split(b"\n") if line.strip()]
-    except RecursionError:
-        raise ValueError("values nested too deeply") from None
     if not rows:
         return None
     check(list(rows[0]))
@@ -439,7 +467,7 @@ def _checked_batches(file: File, table: Table, payloads: Payloads | None) -> Ite
         if isinstance(error, OSError):
             raise AccessError(f"{file.path}: {error}") from None
         if is_begun:
-            raise CorruptError(f"no rows of {table.name} as {kind}: {_line(error)}", path=file.path) from None
+            raise CorruptError(f"not all are rows of {table.name} as {kind}: {_line(error)}", path=file.path) from None
         raise UnknownFormatError(f"{file.path}: no rows of {table.name} as {kind}: {_line(error)}") from None
     except OSError as error:
         if isinstance(error, AccessError):
