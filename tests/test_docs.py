@@ -66,6 +66,18 @@ def test_shell_blocks_run(page: str, workplace: Path, spark: object) -> None:
         assert result.output, f"{page}: {line}: nothing was printed"
 
 
+def test_the_first_screen_of_the_readme_has_the_speed_the_proof_and_no_index() -> None:
+    """The speed was below the picture, nothing led to the proof, and `pipx install rawlog` named an index that does not have it."""
+    readme = (ROOT / "README.md").read_text()
+    screen = readme.partition("![")[0]
+    assert len(screen.splitlines()) < 25
+    assert re.search(r"\d+ MiB of Kafka log per second", screen)
+    assert "](docs/proof.md)" in screen
+    install = readme.partition("## Install")[2].partition("\n## ")[0]
+    assert "pip install ." in install
+    assert "pipx install" not in readme
+
+
 def test_ten_questions_are_answered(workplace: Path) -> None:
     """From the README to the answer of each question: one command, and the answer is in what it prints."""
     from rawlog.cli import cli

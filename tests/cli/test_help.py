@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from rawlog.cli import cli
 
@@ -54,3 +56,16 @@ def test_a_target_that_is_missing_is_wrong_usage(words: tuple[str, str]) -> None
     verb, argument = words
     with pytest.raises(click.MissingParameter):
         commands()[verb].make_context(verb, [argument], parent())
+
+
+def test_the_help_and_the_readme_tell_the_three_verbs_that_bring_data_back_apart() -> None:
+    """Nobody knew which of `repair`, `rescue` and `restore` to take, and the help of each explained it alone."""
+    shown = " ".join(CliRunner().invoke(cli, ["--help"]).stdout.split())
+    assert (
+        "repair: one broker, damaged. rescue: several disks of a dead cluster. restore: into a new broker, or back to a moment."
+        in shown
+    )
+    [line] = [
+        line for line in (Path(__file__).parents[2] / "README.md").read_text().splitlines() if "bring data back" in line
+    ]
+    assert all(f"[{verb}](docs/{verb}.md)" in line for verb in ("repair", "rescue", "restore"))

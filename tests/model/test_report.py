@@ -52,3 +52,22 @@ def test_what_is_left_out_remains_or_is_serious_gives_1() -> None:
     assert Report(notes=["a note"]).exit_code == 0
     assert Report(notes=[SeriousNote("a note")]).exit_code == 1
     assert Report(counts={"warnings": 1}).exit_code == 0  # ingest counts findings; what is lost is an entry
+
+
+def test_losses_are_the_last_of_what_is_wrong() -> None:
+    """`repair` of a metadata log named the lost records between eight lines on files that it dropped."""
+    report = Report(verb="repair", source="a", target="b")
+    report.add(Action.LOST, "not in any sound batch", "a/1.log", first_offset=5, stop_offset=6)
+    report.add(Action.DROPPED, "not in the log that is kept", "a/0.log", start=0, stop=9)
+    report.add(Action.CHANGED, "renamed", "a/2.log")
+    assert [line.split()[0] for line in report.problem_lines()] == ["dropped", "changed", "lost"]
+
+
+def test_files_that_the_same_was_done_to_are_one_line() -> None:
+    """Compacting an Ambry store of 10 messages printed eight lines on files that Ambry writes again."""
+    report = Report(verb="compact", source="a", target="b")
+    for number in range(5):
+        report.add(Action.DROPPED, "not needed", f"a/{number}_index", is_expected=True)
+    report.add(Action.DROPPED, "not needed, too", "a/bloom", is_expected=True)
+    assert report.done_lines() == ["dropped 5 files: not needed", "dropped a/bloom: not needed, too"]
+    assert len([line for line in report.all_done_lines() if line.startswith("dropped")]) == 6

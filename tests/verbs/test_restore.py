@@ -337,7 +337,7 @@ def test_what_the_source_does_not_have_is_told(tmp_path: Path) -> None:
     assert report.facts["missing"] == ["codec-none-1"]
     assert not report.is_whole
     assert any("unheard-of-0 is left out" in note for note in report.notes)
-    assert any("the quorum of the source was a dynamic one" in note for note in report.notes)
+    assert any("the quorum of the source is dynamic" in note for note in report.notes)
     topics = {
         row["topic"]: row["partitions"] for row in rawlog.read(tmp_path / "data", table="kraft.topics").to_pylist()
     }

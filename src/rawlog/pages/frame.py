@@ -259,12 +259,10 @@ def _cell(value: Cell, number: bool) -> Safe:
         return tag("td", shown, class_=f"is-{_TONES[value.tone]}")
     if isinstance(value, Size):
         return tag("td", size_text(value), class_="n", data_value=str(int(value)))
-    longest = (
-        max(map(len, shown.split()), default=0)
-        if isinstance(value, (str, bytes)) and not isinstance(value, Safe)
-        else 0
-    )
-    return tag("td", shown, class_="n" if number else "long" if longest > 24 else None, data_value=exact)
+    is_plain = isinstance(value, (str, bytes)) and not isinstance(value, Safe)
+    longest = max(map(len, shown.split()), default=0) if is_plain else 0
+    words = "words" if len(shown) > 40 and "<" not in shown else None
+    return tag("td", shown, class_="n" if number else "long" if longest > 24 else words, data_value=exact)
 
 
 def bar(share: float, label: Cell = "") -> Safe:

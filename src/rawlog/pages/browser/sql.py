@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Rows of an answer that are shown, the bytes that they may have, and seconds that a statement may take.
 SHOWN, SHOWN_BYTES, SECONDS = 500, 64 << 20, 20.0
+#: So many lines of an error are shown.
+MOST_LINES = 20
 #: An export ends with an error after so many rows, bytes or seconds.
 MOST_ROWS, MOST_BYTES, MOST_SECONDS = 5_000_000, 4 << 30, 900.0
 KINDS = {
@@ -62,7 +64,12 @@ def sql_page(opened: OpenedPaths, statements: Statements, query: Query) -> str:
     )
     button = Safe('<button type="submit">Run</button>')
     form = tag(
-        "form", box, tag("p", button, " ", key("Ctrl"), "+", key("Enter")), class_="sql", action="sql", method="get"
+        "form",
+        box,
+        tag("p", button, tag("span", " ", key("Ctrl"), "+", key("Enter"), class_="keys")),
+        class_="sql",
+        action="sql",
+        method="get",
     )
     about = (
         f"DuckDB's SQL. A statement may read the tables below and nothing else; it ends after {SECONDS:.0f} seconds."
@@ -90,7 +97,8 @@ def _answer(opened: OpenedPaths, statements: Statements, query: Query, sql: str)
         message = str(error)
         if message == CANCELLED:
             message = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
-        parts = [tag("p", text(message, 2000), class_="error", role="alert")]
+        lines = Safe("\n".join(text(line, 2000) for line in message.splitlines()[:MOST_LINES]))
+        parts = [tag("p", lines, class_="error", role="alert")]
         if isinstance(error, DataError):
             parts.append(anchor("Answer without what is damaged", link("sql", q=sql, errors="skip"), class_="button"))
         return section("Answer", *parts)
