@@ -246,3 +246,12 @@ def test_a_copy_of_a_log_next_to_it_is_no_part_of_the_store(system: str, tmp_pat
     assert rawlog.count(folder) == rows
     assert sorted(file.path for file in open_tree(folder) if file.format is None) == sorted([*unknown, copy])
     assert open_tree(copy).files[0].format == log.format, "named alone, it is what it looks like"
+
+
+def test_a_recording_next_to_a_log_of_another_system_is_read(tmp_path: Path) -> None:
+    """A file of Ambry in the directory of a recording made it a file of no known format, whose entries nobody counted."""
+    samples = Path(__file__).parents[1] / "golden"
+    shutil.copy(samples / "replay" / "v2" / "basic.log", tmp_path / "basic.log")
+    alone = rawlog.count(tmp_path)
+    shutil.copy(samples / "ambry" / "store-small" / "0_0_log", tmp_path / "0_0_log")
+    assert rawlog.count(tmp_path) == alone + rawlog.count(tmp_path / "0_0_log")

@@ -337,14 +337,18 @@ def _recognise_all(entries: Iterable[ListedFile]) -> Iterator[File]:
 
 
 def _leave_copies(files: Sequence[File], named: Collection[str]) -> Iterator[File]:
-    """The files, without a format for what only its first bytes say is a log, next to one whose name says it: no system reads a
-    `….log.bak` there, and its rows are those of the log again. One that is `named` is what was asked for.
+    """The files, without a format for what only its first bytes say is a log, next to one of the same system whose name says it: no system
+    reads a `….log.bak` there, and its rows are those of the log again. One that is `named` is what was asked for.
     """
     logs = registry.formats_with(RECORDS)
-    homes = {file.path.rpartition("/")[0] for file in files if file.format in logs and file.place.group is not None}
+    homes = {(_folder(file), file.system) for file in files if file.format in logs and file.place.group is not None}
     for file in files:
-        is_copy = file.format is not None and file.place == Place() and file.path.rpartition("/")[0] in homes
+        is_copy = file.format is not None and file.place == Place() and (_folder(file), file.system) in homes
         yield replace(file, format=None) if is_copy and file.path.rstrip("/") not in named else file
+
+
+def _folder(file: File) -> str:
+    return file.path.rpartition("/")[0]
 
 
 def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> list[File]:

@@ -16,7 +16,8 @@ from rawlog.model.layout import Layout
 
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
 _DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")
-_LARGEST_OFFSET = (1 << 63) - 1
+#: Offsets are numbers of 63 bits; nothing that says otherwise is believed.
+LARGEST_OFFSET = (1 << 63) - 1
 _ID = r"[A-Za-z0-9_-]{22}"
 #: A file of a segment in remote storage: start offset, id of the segment, what it is.
 _COPY = re.compile(rf"(\d{{1,20}})-({_ID})\.([a-z_-]+)")
@@ -131,7 +132,7 @@ def copy_file(*kinds: str) -> Callable[[str], Place | None]:
     def match(path: str) -> Place | None:
         folder, name = split(path)
         matched = _COPY.fullmatch(name)
-        if matched is None or matched.group(3) not in kinds or int(matched.group(1)) > _LARGEST_OFFSET:
+        if matched is None or matched.group(3) not in kinds or int(matched.group(1)) > LARGEST_OFFSET:
             return None
         remote, start = remote_directory(folder), int(matched.group(1))
         local = EPOCHS if matched.group(3) in REMOTE_EPOCHS else f"{start:020d}.{matched.group(3)}"
@@ -164,7 +165,7 @@ def segment_file(extension: str) -> Callable[[str], Place | None]:
         matched = _SEGMENT.fullmatch(name)
         if matched is None:
             return copied(path)
-        if matched.group(2) != extension or int(matched.group(1)) > _LARGEST_OFFSET:
+        if matched.group(2) != extension or int(matched.group(1)) > LARGEST_OFFSET:
             return None
         remote = remote_directory(folder)
         if remote is not None:  # a plain copy, without an id

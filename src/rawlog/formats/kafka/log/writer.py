@@ -35,7 +35,6 @@ from rawlog.model.table import RECORDS
 
 BATCH_BYTES = 256 << 10
 """Bytes of records in a batch, before compression, unless another size is asked for."""
-LARGEST_OFFSET = (1 << 63) - 1
 LAST_LEGACY_CODEC = 3
 NO_LIMIT = 1 << 62
 kernels: Any = encode

@@ -27,7 +27,7 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, NONE, TIME_INDEX_ENTRY, Attributes
 from rawlog.formats.kafka.partition.identity import is_compacted_topic, is_known_topic, is_tiered_topic, parent_of
 from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of, epochs_in
-from rawlog.formats.kafka.paths import INTERNAL, MARK, METADATA_TOPIC, split
+from rawlog.formats.kafka.paths import INTERNAL, LARGEST_OFFSET, MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
 from rawlog.io.walk import walk
 from rawlog.model.errors import DataError
@@ -103,7 +103,8 @@ def last_trace(files: Sequence[File]) -> Trace:
         if file.format == "kafka.snapshot" and base not in names:
             traces.append(Trace(base, "a snapshot of the producers was taken after them"))
         elif file.format in INDEXES[:2] and base > max(names, default=0):
-            traces.append(Trace(base + _count_indexed(file), f"{split(file.path)[1]} is there without its segment"))
+            end = min(base + _count_indexed(file), LARGEST_OFFSET)
+            traces.append(Trace(end, f"{split(file.path)[1]} is there without its segment"))
     # A leader notes where its epoch begins, at the latest with its first batch.
     if (epochs := epochs_in(files)) is not None:
         epoch, start = epochs[-1].tolist()

@@ -36,7 +36,7 @@ from rawlog.formats.kafka.partition.log_directories import MissingPartition, has
 from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.state import Tally
 from rawlog.formats.kafka.partition.survey import Survey, fold_segment, survey, survey_of
-from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.paths import LARGEST_OFFSET, METADATA_TOPIC, split
 from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
@@ -648,7 +648,7 @@ class _Partition:
         """The end of the log, or what is known to have been its end."""
         ends = [self.base, *(extent.first for extent in self.log.extents), *(gap.last + 1 for gap in self.log.gaps)]
         ends += [int(self.covered[:, 1].max()) + 1] if len(self.covered) else []
-        return max(ends)
+        return min(max(ends), LARGEST_OFFSET)
 
     def checkpoint(self, name: str) -> int | None:
         """What a checkpoint file of the log directory says of the partition."""

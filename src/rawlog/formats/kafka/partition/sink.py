@@ -22,7 +22,6 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.log.writer import (
     BATCH_BYTES,
-    LARGEST_OFFSET,
     NO_LIMIT,
     Batching,
     RowBuffers,
@@ -40,6 +39,7 @@ from rawlog.formats.kafka.partition.writer import (
     topic_id_in,
     whole_number,
 )
+from rawlog.formats.kafka.paths import LARGEST_OFFSET
 from rawlog.io.output import Folder, Output
 from rawlog.io.walk import walk
 from rawlog.model.errors import EncodeError, OptionError, unknown
