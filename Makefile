@@ -11,7 +11,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LAKE  ?= out/lake
 ARGS  ?=
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile rawlog again
 
 # The first Python that is new enough; `make PYTHON=/some/python3.13 test` overrides.
@@ -31,14 +31,14 @@ run: setup ## ingest the sample files into a lake, then ask it a question
 	@echo "  $(BIN)/rawlog query 'SELECT * FROM findings' $(LAKE)"
 
 quick: setup ## the tests without brokers, browser, Spark and long cases, a few examples of each property; a sample of wounds (2 minutes)
-	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),few) $(PYTEST) -m quick $(ARGS)
+	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),few) $(PYTEST) -n 2 -m quick $(ARGS)
 
-test: setup ## all tests, real brokers and Spark included, on two processes (ARGS='tests/formats -k crc'; ARGS='-n 0' for one)
-	$(PYTEST) $(ARGS)
+test: setup ## all tests, real brokers and Spark included, on three processes: tests wait for brokers half of the time (ARGS='tests/formats -k crc'; ARGS='-n 0' for one)
+	$(PYTEST) -n 3 $(ARGS)
 
 times: setup ## measure which tests are too long for `quick`, and write tests/long.txt again
 	rm -f out/times; mkdir -p out
-	RAWLOG_TIMES=out/times HYPOTHESIS_PROFILE=few $(PYTEST) -m "not (broker or spark or browser or service)" $(ARGS); \
+	RAWLOG_TIMES=out/times HYPOTHESIS_PROFILE=few $(PYTEST) -n 2 -m "not (broker or spark or browser or service)" $(ARGS); \
 	  $(BIN)/python -m tests.times out/times
 
 fmt: $(STAMP) ## format the code and sort its imports

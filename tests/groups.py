@@ -1,7 +1,7 @@
-"""Which tests run on one worker, one after the other, so that what they share is started or made once (`make test` has two workers).
+"""Which tests run on one worker, one after the other, so that what they share is started or made once (`make test` has three workers).
 
 The groups that pytest-xdist knows itself are a part of a test's id, which pytest 9.2 does not let it change: it then gave out single tests,
-and both workers started each service. Here workers write a file that says which test is in which group, and the scheduler reads it.
+and all workers started each service. Here workers write a file that says which test is in which group, and the scheduler reads it.
 """
 
 from __future__ import annotations
