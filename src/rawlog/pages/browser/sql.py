@@ -96,8 +96,8 @@ def _answer(opened: OpenedPaths, statements: Statements, query: Query, sql: str)
         message = str(error)
         if message == CANCELLED:
             message = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
-        lines = Safe("\n".join(text(line, 2000) for line in message.splitlines()[:MOST_LINES]))
-        parts = [tag("p", lines, class_="error", role="alert")]
+        reason = Safe("\n".join(text(line, 2000) for line in message.splitlines()[:MOST_LINES]))
+        parts = [tag("p", reason, class_="error", role="alert")]
         if isinstance(error, DataError):
             parts.append(anchor("Answer without what is damaged", link("sql", q=sql, errors="skip"), class_="button"))
         return section("Answer", *parts)
