@@ -434,7 +434,7 @@ class Order:
     def close(self) -> None:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
-            what = f"from here on {counted(self.count, 'frame')} not at the right place"
+            what = f"from here on {counted(self.count, 'frame')} {'is' if self.count == 1 else 'are'} not at the right place"
             self.note(
                 MisplacedNote(f"{where}: {what}: their offsets do not rise, or belong to another file or partition")
             )

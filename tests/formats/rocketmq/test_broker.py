@@ -196,7 +196,7 @@ def test_broker_takes_up_a_stale_entry_as_the_finding_says(tmp_path: Path) -> No
     end = log_end(root)
     leave_stale_entry(root)
     [found] = [each for each in rawlog.verify(root) if each.code == "rocketmq.commitlog.stale"]
-    assert "takes them up" in found.message
+    assert "serves them" in found.message
     broker = start(ROCKETMQ_4, root)
     try:
         # Delayed messages that are due may come first, but there is nothing where the log really ends but the stale entry.

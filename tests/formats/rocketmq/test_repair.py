@@ -366,7 +366,7 @@ def test_a_message_with_a_wrong_address_is_kept(name: str, file: int, message: i
     flip_address(root, file, message, bit)
     notes: list[str] = []
     assert rawlog.count(root, note=notes.append) == records
-    assert ["1 frame from here on not at the right place" in note for note in notes] == [True]
+    assert ["from here on 1 frame is not at the right place" in note for note in notes] == [True]
     report = repaired(root, tmp_path / "repaired")
     assert places(tmp_path / "repaired") == whole
     [change] = report.with_action(Action.CHANGED)
