@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from rawlog.cli import cli
 from tests.data.golden import GOLDEN
+from tests.reference import kafka as reference
 
 VERBS = {
     "verify": "verify SRC",
@@ -90,3 +91,35 @@ def test_a_metadata_log_of_which_only_snapshots_are_left(verb: str, tmp_path: Pa
     code, said = run(VERBS[verb], source, tmp_path / "out")
     assert code == 1
     assert verb != "convert" or "__cluster_metadata-0, offsets 337 to 410" in said
+
+
+@pytest.mark.parametrize("verb", ["verify", "repair", "restore", "rescue"])
+def test_a_hole_in_the_metadata_log_is_a_loss(verb: str, tmp_path: Path) -> None:
+    """`restore` left out the topics that no record of the log named any more, and `rescue` gave a topic the default settings, with 0."""
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / "kafka" / "broker-4.3.0" / "data", source)
+    for path in [*(source / "__cluster_metadata-0").glob("*.checkpoint")]:
+        path.unlink()
+    log, batch = next(
+        (path, batch)
+        for path in sorted((source / "__cluster_metadata-0").glob("*.log"))
+        for batch in reference.decode(path.read_bytes())
+        if any(b"codec-none" in (record.value or b"") for record in batch.records)
+    )
+    data = log.read_bytes()
+    log.write_bytes(data[: batch.position] + data[batch.position + batch.size :])
+    verbs = {**VERBS, "restore": "restore SRC DST"}
+    code, said = run(verbs[verb], source, tmp_path / "out")
+    assert code == 1
+    assert str(batch.base_offset) in said
+
+
+@pytest.mark.parametrize("verb", ["restore", "rescue"])
+def test_a_hole_before_a_snapshot_costs_a_new_cluster_nothing(verb: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / "kafka" / "broker-4.3.0" / "data", source)
+    log = source / "__cluster_metadata-0" / f"{0:020}.log"
+    data = log.read_bytes()
+    batch = list(reference.decode(data))[4]
+    log.write_bytes(data[: batch.position] + data[batch.position + batch.size :])
+    assert run({**VERBS, "restore": "restore SRC DST"}[verb], source, tmp_path / "out")[0] == 0

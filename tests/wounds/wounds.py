@@ -849,7 +849,7 @@ def node_of_another(copy: Copy) -> None:
     """`meta.properties` names a node for which the metadata has not registered this directory."""
     meta = copy.root / "meta.properties"
     meta.write_text(re.sub(r"node\.id=\d+", "node.id=77", meta.read_text()))
-    copy.is_a("identity")
+    copy.is_a("identity-of-another")
 
 
 @wound("gone", "empty", needs="whole")

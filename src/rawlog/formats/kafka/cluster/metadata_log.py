@@ -635,6 +635,13 @@ class MetadataStore(Store):
         gaps = (gap for gap in self.outline.gaps if gap.side in (Side.BETWEEN, Side.INSIDE))
         return Intervals((*missing, *((gap.first, gap.last + 1) for gap in gaps)))
 
+    def lost_for(self, state: State, at: Moment | None = None) -> Intervals:
+        """The missing offsets whose changes a state at a moment lacks: those after the snapshot that it begins with."""
+        base = self._base(at or Moment())
+        start = 0 if base is None else (snapshot_id(base.path) or (0, 0))[0]
+        stop = (1 << 63) - 1 if at is None else state.end_offset
+        return self.missing.intersection([(start, max(start, stop))])
+
     @cached_property
     def gaps(self) -> Few:
         """Where the offsets of the log, as they are stored, do not follow one another."""

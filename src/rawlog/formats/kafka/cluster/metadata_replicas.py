@@ -347,7 +347,9 @@ def _judge(
         )
     for start, stop in cluster.missing:
         cluster.unknown.append(
-            f"offsets {start:,} to {stop - 1:,} of the metadata log are on no disk: what they changed is not known"
+            SeriousNote(
+                f"offsets {start:,} to {stop - 1:,} of the metadata log are on no disk: what they changed is not known"
+            )
         )
     if cluster.state.problems:
         first = cluster.state.problems[0]

@@ -68,8 +68,9 @@ from rawlog.model.recovery import (
     RestoreSplit,
     TopicFacts,
 )
-from rawlog.model.report import Action, Report
+from rawlog.model.report import Action, Report, SeriousNote
 from rawlog.model.store import Store
+from rawlog.model.text import offset_range
 
 if TYPE_CHECKING:
     from rawlog.model.recovery import RowContent
@@ -213,15 +214,22 @@ def _state(files: Sequence[File], options: RestoreOptions, offer: Offer) -> Stat
     if len(filled_stores) > 1:
         names = ", ".join(str(store.cluster_id or store.folder) for store in filled_stores)
         raise OptionError(f"metadata of several clusters was found ({names}); name the directories of one")
-    if options.until is None:
-        return filled_stores[0].fold(errors=errors)
+    [store], at = filled_stores, None
+    if options.until is not None:
+        at = Moment(time=options.until - 1)
     try:
-        return filled_stores[0].fold(Moment(time=options.until - 1), errors)
+        state = store.fold(at, errors)
     except OptionError:
         offer.notes.append(
             "the metadata log does not reach back to that time: topics and settings are those at its end"
         )
-        return filled_stores[0].fold(errors=errors)
+        at = None
+        state = store.fold(errors=errors)
+    offer.notes += [
+        SeriousNote(f"{offset_range(start, stop)} of the metadata log: missing; what was changed there is not known")
+        for start, stop in store.settled.lost_for(state, at)
+    ]
+    return state
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from rawlog.model import difference as core
 from rawlog.model.errors import AccessError, DataError, OptionError
 from rawlog.model.format import File
 from rawlog.model.store import Look, Panel, Store
-from rawlog.model.text import counted, matches, missing_topics, parse_time, plain_time
+from rawlog.model.text import counted, matches, missing_topics, offset_range, parse_time, plain_time
 from rawlog.model.verb import Item, Line, Section, Tone
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -380,6 +380,9 @@ def _describe_stores(
         if description.errors != "raise":
             for count, text in enumerate(replica.damage()):
                 yield Item(note=f"{text}, passed over" if count < SHOWN else None, is_finding=True)
+        for count, (start, stop) in enumerate(replica.settled.missing):
+            lost = f"{replica.folder}: {offset_range(start, stop)} of the metadata log: missing"
+            yield Item(note=lost if count < SHOWN else None, is_finding=True)
         if description.options["log"]:
             yield from description.history(replica)
         elif description.options["diff"] is not None:
