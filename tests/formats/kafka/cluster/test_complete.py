@@ -58,6 +58,19 @@ def test_a_segment_in_the_middle_is_missing_although_a_snapshot_covers_it(tmp_pa
     assert found.verdict == "damaged"
 
 
+def test_a_damaged_batch_is_missing(tmp_path: Path) -> None:
+    """Its records were counted as present."""
+    folder = copied("broker-4.3.0", tmp_path)
+    path = folder / f"{bases(folder)[0]:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    found, one = verified(folder)
+    read = rawlog.read(folder, table="kafka.records", columns=["offset"], errors="skip").to_pylist()
+    assert (one.present + one.control, one.unexplained) == (len(read), one.stop - len(read))
+    assert "kraft.complete.unexplained" in {item.code for item in found}
+
+
 def test_what_a_snapshot_has_may_be_gone_from_the_beginning_of_the_log(tmp_path: Path) -> None:
     folder = copied("broker-4.3.0", tmp_path)
     last = snapshots(folder)[-1]

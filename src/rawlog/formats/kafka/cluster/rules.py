@@ -220,8 +220,8 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Is anything missing in a metadata log? Every offset from the end of a snapshot to the end of the log: `rawlog verify --complete`.
-# What a snapshot has is not missing: a controller deletes the segments before it. So offsets before the log begins have expired if a
-# whole snapshot reaches up to that point, and are unexplained if none does.
+# What a snapshot has is not missing: a controller deletes the segments before it, and a follower that fetched one deletes its log. So
+# offsets that the log does not have are expired if a whole snapshot was taken after them, and unexplained if none was.
 
 
 def accounts(files: Sequence[File]) -> list[Account]:
@@ -235,7 +235,10 @@ def _directory_accounts(files: Store) -> list[tuple[Account, Intervals, Metadata
     accounts = []
     for store in (directory.settled for directory in stores(readable)):
         if store.segments:
-            accounts.append((_account(store, store.missing), store.missing, store))
+            # Damaged batches are missing too.
+            inside = Intervals([(store.first, store.outline.end)]).subtract(store.present)
+            missing = Intervals((*store.missing, *inside))
+            accounts.append((_account(store, missing), missing, store))
     return accounts
 
 
@@ -243,17 +246,6 @@ def _account(store: MetadataStore, missing: Intervals) -> Account:
     ends = [(snapshot_id(snapshot.path) or (0, 0))[0] for snapshot in store.snapshots if store.is_whole(snapshot)]
     start = min([store.first, *(first for first, _ in missing)])
     stop = max([store.end[1], *ends, *(last for _, last in missing)])
-    log_end = max(
-        [
-            start,
-            *(
-                following
-                for following in (store.contents(segment).following for segment in store.segments)
-                if following is not None
-            ),
-        ]
-    )
-    inside = missing.intersection([(0, log_end)]).total
     control = sum(store.contents(segment).controls for segment in store.segments)
     return Account(
         system="kraft",
@@ -262,16 +254,11 @@ def _account(store: MetadataStore, missing: Intervals) -> Account:
         path=store.folder,
         start=start,
         stop=stop,
-        present=max(0, log_end - start - inside - control),
+        present=max(0, store.present.total - control),
         control=control,
-        expired=start + _in_snapshots(log_end, stop, missing),
+        expired=max(0, stop - store.present.total - missing.total),
         unexplained=missing.total,
     )
-
-
-def _in_snapshots(log_end: int, stop: int, missing: Intervals) -> int:
-    """The offsets after the end of the log that a snapshot covers: a controller that fetched one deletes its log."""
-    return stop - log_end - missing.intersection([(log_end, stop)]).total
 
 
 @rule("kraft.complete.unexplained", Severity.ERROR)
