@@ -29,7 +29,7 @@ class Ambry(Family):
         return found
 
     def row(self, row: Mapping[str, Any]) -> Record:
-        headers = {header["key"]: header["value"].decode() for header in row["headers"]}
+        headers = {header["key"]: header["value"].decode(errors="replace") for header in row["headers"]}
         kind, version = headers["kind"], int(headers["life_version"])
         return self.record(ambry_text(row["key"]), version, kind, row["timestamp"], row["value"])
 
