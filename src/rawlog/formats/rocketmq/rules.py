@@ -1,4 +1,4 @@
-"""What verification looks for in single files of a store. What files say of one another is in `store/checks`."""
+"""What verification looks for in single files of a store. What files say of one another is in `store/rules`."""
 
 from __future__ import annotations
 
