@@ -191,7 +191,15 @@ def _clock(case: dict[str, Any]) -> str:
 
 def _rate(case: dict[str, Any], way: dict[str, Any]) -> str:
     rate = way["rows"] / way[_clock(case)]["best_s"]
-    number = f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{rate / 1e3:.0f} k" if rate >= 1e4 else f"{rate:,.0f}"
+    number = (
+        f"{rate / 1e6:.2f} M"
+        if rate >= 1e6
+        else f"{rate / 1e3:.0f} k"
+        if rate >= 1e4
+        else f"{rate:,.0f}"
+        if rate >= 10
+        else f"{rate:.1f}"
+    )
     return f"{number} {case['counts']}/s"
 
 

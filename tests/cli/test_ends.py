@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rawlog.cli import logs
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
 from tests.data.golden import damaged_replays, golden_path
 
@@ -384,6 +385,14 @@ def test_passwords_in_urls_are_not_repeated(run, log, words):
     assert ran.code in (2, 3)
     assert "hidden" not in ran.err
     assert "********" in ran.err
+
+
+def test_the_command_that_helps_has_no_password(capsys):
+    """`verify` names the repair with the path as it was typed."""
+    logs.advise("rawlog repair 's3://bucket/logs?access_key=a&secret_key=hidden' repaired")
+    assert (
+        capsys.readouterr().err == "Next: rawlog repair 's3://bucket/logs?access_key=a&secret_key=********' repaired\n"
+    )
 
 
 def test_without_a_verb_the_help_is_shown_as_it_is(run):

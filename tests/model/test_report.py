@@ -71,3 +71,11 @@ def test_files_that_the_same_was_done_to_are_one_line() -> None:
     report.add(Action.DROPPED, "not needed, too", "a/bloom", is_expected=True)
     assert report.done_lines() == ["dropped 5 files: not needed", "dropped a/bloom: not needed, too"]
     assert len([line for line in report.all_done_lines() if line.startswith("dropped")]) == 6
+
+
+def test_places_in_one_file_are_not_files() -> None:
+    """Three stretches of one commit-log file were three files that were dropped."""
+    report = Report(verb="repair", source="a", target="b")
+    for number in range(5):
+        report.add(Action.DROPPED, "no message", "a/0", start=number * 10, stop=number * 10 + 5, is_expected=True)
+    assert not [line for line in report.done_lines() if "files" in line]

@@ -171,6 +171,16 @@ def test_a_directory_that_is_registered_for_another_node(directory: Path, tmp_pa
     assert [finding.code for finding in report.remaining] == ["kafka.directory.no-identity"]
 
 
+def test_a_node_id_of_thousands_of_digits_is_none(directory: Path, tmp_path: Path) -> None:
+    """Python refuses to make a number of more than 4,300 digits: `verify` ended with an internal error."""
+    (tmp_path / "logs").mkdir()
+    meta = (directory / "meta.properties").read_text()
+    (tmp_path / "logs" / "meta.properties").write_text(re.sub(r"node.id=\d+", f"node.id={'9' * 5000}", meta))
+    shutil.copytree(directory / "codec-none-0", tmp_path / "logs" / "codec-none-0")
+    assert rawlog.verify(tmp_path / "logs").verdict != "clean"
+    assert not rawlog.repair(tmp_path / "logs", tmp_path / "repaired").is_whole
+
+
 def test_single_partitions_that_were_copied_are_not_a_log_directory(directory: Path, tmp_path: Path) -> None:
     part = tmp_path / "part"
     for name in ("codec-none-0", "codec-gzip-0"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.lakes.sources import block_at_once, block_by_value, read_lines
+from rawlog.lakes.sources import batch_of, block_at_once, read_lines, sound_rows
 from rawlog.model.table import RECORDS
 from rawlog.reading import render
 from rawlog.registry import table_named
@@ -27,10 +27,18 @@ def written(batch: pa.RecordBatch) -> bytes:
     return bytes(render.json_lines(RECORDS.schema).render(batch)).removesuffix(b"\n")
 
 
+def block_by_value(block: bytes) -> pa.RecordBatch | None:
+    """The rows of some lines, a value at a time; ValueError if one is no row."""
+    found, fault = sound_rows(block, 0)
+    if fault is not None:
+        raise fault
+    return batch_of(found, RECORDS, ignore)
+
+
 def by_value(block: bytes) -> pa.RecordBatch | None:
     """What the slow way says; None for an error too."""
     try:
-        return block_by_value(block, RECORDS, ignore)
+        return block_by_value(block)
     except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException):
         return None
 
@@ -59,7 +67,7 @@ def test_what_convert_writes_is_read_at_once(given: list[dict[str, Any]]) -> Non
     assert found is not None
     found.validate(full=True)
     assert found.equals(whole)
-    assert found.equals(block_by_value(block, RECORDS, ignore))
+    assert found.equals(block_by_value(block))
 
 
 values = st.recursive(
@@ -124,7 +132,7 @@ def test_what_may_come_out_otherwise_is_left_to_the_slow_way(block: bytes) -> No
 
 def test_values_nested_too_deeply_are_an_error() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
-        block_by_value(b'{"headers":' + b"[" * 100_000 + b"]" * 100_000 + b"}", RECORDS, ignore)
+        block_by_value(b'{"headers":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 def test_text_that_looks_like_bytes_is_text() -> None:
@@ -141,6 +149,13 @@ def test_lines_longer_than_a_block_are_put_together() -> None:
     batches = list(read_lines(io.BytesIO(text.encode()), RECORDS, ignore))
     assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == [0, 1, 9]
     assert {len(value.as_py() or b"") for batch in batches for value in batch.column("value")} == {256 * 30_000, 0}
+
+
+def test_the_number_of_a_broken_line_counts_lines_and_not_blocks() -> None:
+    """After a line that is longer than several blocks, a broken one had a number that was too high."""
+    text = f'{{"value":"{"x" * (9 << 20)}"}}\nbroken\n'
+    with pytest.raises(ValueError, match="line 2, column 1"):
+        list(read_lines(io.BytesIO(text.encode()), RECORDS, ignore))
 
 
 def test_a_table_with_maps_is_left_to_the_slow_way() -> None:

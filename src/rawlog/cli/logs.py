@@ -270,7 +270,7 @@ def _answer(run: Callable[[], Any]) -> int:
 
 
 #: Verbs that refuse damaged stores.
-NEEDS_SOUND = ("rebuild", "compact")
+NEEDS_SOUND = ("rebuild", "compact", "erase")
 
 
 def next_step(error: RawlogError, verb: str, options: Collection[str]) -> str:
@@ -309,18 +309,23 @@ def code_of(error: RawlogError) -> int:
 
 
 #: Passwords in URLs: before the host, or as parameters of an object store.
-_SECRETS = re.compile(r"(?<=:)[^/\s:@]+(?=@[\w.\[-])|(?<=[?&]secret_key=)[^&\s]+|(?<=[?&]session_token=)[^&\s]+")
+_SECRETS = re.compile(r"(?<=:)[^/\s:@]+(?=@[\w.\[-])|(?<=[?&]secret_key=)[^&\s'\"]+|(?<=[?&]session_token=)[^&\s'\"]+")
 
 
 #: Before the command that helps.
 NEXT = "Next: "
 
 
+def without_passwords(text: str) -> str:
+    """The text with passwords in URLs left out."""
+    return _SECRETS.sub("********", text) if "://" in text or "@" in text else text
+
+
 def say(text: str, kind: str = "", level: str | None = None) -> None:
     """A message on stderr; names from files cannot steer the terminal, and passwords in URLs are left out. Its level in a log is that of
     an error, or info for a note.
     """
-    text = _SECRETS.sub("********", text) if "://" in text or "@" in text else text
+    text = without_passwords(text)
     if is_json():
         write(level or ("info" if kind else "error"), text)
         return
@@ -340,7 +345,7 @@ def advise(command: str) -> None:
     flush()
     if not is_json():
         with contextlib.suppress(OSError, ValueError):
-            click.echo(f"{NEXT}{printable(command)}", err=True)
+            click.echo(f"{NEXT}{printable(without_passwords(command))}", err=True)
 
 
 def flush() -> None:

@@ -55,21 +55,21 @@ def read_lines(file: IO[bytes], table: Table, check: Callable[[list[str]], None]
     while True:
         data = file.read(BLOCK)
         text = rest + data
-        whole, _, rest = text.rpartition(b"\n") if data else (text, b"", b"")
+        whole, newline, rest = text.rpartition(b"\n") if data else (text, b"", b"")
         batch, fault = block_at_once(whole, table, check), None
         if batch is None:
-            rows, fault = _sound_rows(whole, before)
-            batch = _batch_of(rows, table, check)
+            rows, fault = sound_rows(whole, before)
+            batch = batch_of(rows, table, check)
         if batch is not None:
             yield batch
         if fault is not None:
             raise fault
         if not data:
             return
-        before += whole.count(b"\n") + 1
+        before += whole.count(b"\n") + bool(newline)
 
 
-def _sound_rows(whole: bytes, before: int) -> tuple[list[dict[str, Any]], ValueError | None]:
+def sound_rows(whole: bytes, before: int) -> tuple[list[dict[str, Any]], ValueError | None]:
     """The values of some lines up to one that is no row, and what is wrong with that; `before` is the number of lines before them."""
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(whole.split(b"\n"), before + 1):
@@ -88,15 +88,8 @@ def _sound_rows(whole: bytes, before: int) -> tuple[list[dict[str, Any]], ValueE
     return rows, None
 
 
-def block_by_value(whole: bytes, table: Table, check: Callable[[list[str]], None]) -> pa.RecordBatch | None:
-    """The rows of some lines, a value at a time; None if there is no row."""
-    rows, fault = _sound_rows(whole, 0)
-    if fault is not None:
-        raise fault
-    return _batch_of(rows, table, check)
-
-
-def _batch_of(rows: list[dict[str, Any]], table: Table, check: Callable[[list[str]], None]) -> pa.RecordBatch | None:
+def batch_of(rows: list[dict[str, Any]], table: Table, check: Callable[[list[str]], None]) -> pa.RecordBatch | None:
+    """The rows of some values, one at a time; None if there is no row."""
     import pyarrow as pa
 
     if not rows:
@@ -135,7 +128,7 @@ class _Otherwise(Exception):
 
 
 def block_at_once(whole: bytes, table: Table, check: Callable[[list[str]], None]) -> pa.RecordBatch | None:
-    """The rows of some lines, read by Arrow; None where that might not come to what `block_by_value` says."""
+    """The rows of some lines, read by Arrow; None where that might not come to what `batch_of` makes of `sound_rows`."""
     import pyarrow as pa
     import pyarrow.json
 

@@ -256,8 +256,8 @@ class Report:
         """What was done, in a few lines: parts that nothing happened to are a number, the counts of the others a sum."""
         lines = _alike([entry for entry in self.entries if entry.is_told])
         for name, part in self.parts.items():
-            told = _alike([entry for entry in part.all_entries() if entry.is_told])
-            lines += [f"{printable(name)}: {line}" for line in told]
+            part_lines = _alike([entry for entry in part.all_entries() if entry.is_told])
+            lines += [f"{printable(name)}: {line}" for line in part_lines]
         untouched = sum(not any(map(_is_touch, part.all_entries())) for part in self.parts.values())
         if untouched and self.verb in _UNTOUCHED:
             lines = [*_some(lines), f"{counted(untouched, self.unit)} {_UNTOUCHED[self.verb]}"]
@@ -367,10 +367,10 @@ def _few(entries: list[Entry]) -> Iterator[str]:
 
 
 def _alike(entries: list[Entry]) -> list[str]:
-    """A line for each entry; one for all files that the same was done to."""
+    """A line for each entry; one for all whole files that the same was done to."""
     groups: dict[object, list[Entry]] = {}
     for number, entry in enumerate(entries):
-        is_file = entry.path is not None and entry.first_offset is None
+        is_file = entry.path is not None and entry.start is None and entry.first_offset is None
         groups.setdefault((entry.action, entry.reason) if is_file else number, []).append(entry)
     lines = []
     for group in groups.values():

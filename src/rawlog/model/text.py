@@ -243,6 +243,11 @@ def offset_range(start: int | None, stop: int) -> str:
     return f"offset {start:,}" if stop - start == 1 else f"offsets {start:,} to {stop - 1:,}"
 
 
+def whole_number(text: str) -> int | None:
+    """The number that a text of digits is; None for any other text, and for more digits than a number of 64 bits has."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 else None
+
+
 def missing_text(first: int, last: int, *, counts: bool = False) -> str:
     """Offsets that are missing, the last one included; with `counts` how many they are."""
     verb, count = ("is", "") if first == last else ("are", f", {last - first + 1:,} in all" if counts else "")

@@ -435,9 +435,7 @@ class Order:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
             what = f"from here on {counted(self.count, 'frame')} {'is' if self.count == 1 else 'are'} not at the right place"
-            self.note(
-                MisplacedNote(f"{where}: {what}: their offsets do not rise, or belong to another file or partition")
-            )
+            self.note(MisplacedNote(f"{where}: {what}: offsets do not rise, or belong to another file or partition"))
 
 
 def _walked_frames(

@@ -427,7 +427,7 @@ def find(
         if place not in PLACES:
             raise unknown("place", place, PLACES)
     if not text or not places:
-        raise OptionError("name a text to look for and a path to look in")
+        raise OptionError(f"name a text to look for, and at least one of {', '.join(PLACES)} to look in")
     chosen = selection_of(selection)
     if chosen.transforms:
         raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")

@@ -217,9 +217,11 @@ def _is_bad(file: File, row: dict[str, Any]) -> bool:
 
 
 def _has_records(file: File) -> bool:
+    """Whether a file is one that records are read from."""
     from rawlog import registry
+    from rawlog.model.table import RECORDS
 
-    return file.format is not None and any(table.name == "records" for table in registry.formats()[file.format].tables)
+    return file.format in registry.formats_with(RECORDS)
 
 
 def _group(item: Item) -> Key:

@@ -19,6 +19,7 @@ from rawlog.model.errors import CorruptError, DataError
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
+from rawlog.model.text import whole_number
 
 if TYPE_CHECKING:
     from rawlog.model.explain import Node
@@ -163,6 +164,10 @@ def properties(data: bytes) -> dict[str, str]:
     return settings
 
 
+#: The largest id of a node.
+MOST_NODE = 0x7FFF_FFFF
+
+
 def check_meta(data: bytes) -> None:
     """ValueError for bytes that are no `meta.properties`."""
     settings = properties(data)
@@ -170,6 +175,10 @@ def check_meta(data: bytes) -> None:
         raise ValueError("version")
     if settings["version"] == "1" and not {"node.id", "cluster.id"} <= settings.keys():
         raise ValueError("node.id and cluster.id")
+    for name in ("node.id", "broker.id"):
+        number = whole_number(settings.get(name, "0").removeprefix("-"))
+        if number is None or number > MOST_NODE:
+            raise ValueError(name)
 
 
 def parse_quorum(data: bytes) -> dict[str, object]:

@@ -125,14 +125,9 @@ class Listing:
     def stores_below(self, name: str) -> list[Store]:
         """The stores with files in a directory; a recording is one file."""
         files = [self.files[below] for below in self._below(name)]
-        first = {file.place.group or file.path: file for file in files if file.place.group or _has_records(file)}
+        readable = registry.formats_with(RECORDS)
+        first = {file.place.group or file.path: file for file in files if file.place.group or file.format in readable}
         return [self.tree.group_of(file) for file in first.values()]
-
-
-def _has_records(file: File) -> bool:
-    """Whether a file is one that records are read from."""
-    tables = () if file.format is None else registry.formats()[file.format].tables
-    return any(table.name == RECORDS.name for table in tables)
 
 
 class OpenedPaths:
@@ -248,7 +243,9 @@ class Measures:
 
     def of(self, store: Store, until: float) -> Measure:
         """Measure a store; nothing is known of it if there is no time left."""
-        logs = [file for file in store if file.place.state is None and file.problem is None and _has_records(file)]
+        readable = registry.formats_with(RECORDS)
+        sound = (file for file in store if file.place.state is None and file.problem is None)
+        logs = [file for file in sound if file.format in readable]
         values = []
         for file in logs:
             key = (file.path, file.size, file.modified)

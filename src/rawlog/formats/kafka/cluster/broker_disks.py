@@ -13,7 +13,7 @@ from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Places, Source, exists, refuse_locked
 from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.format import File
-from rawlog.model.text import counted
+from rawlog.model.text import counted, whole_number
 
 META, LOCK = "meta.properties", ".lock"
 LARGEST_TEXT = 1 << 20
@@ -106,7 +106,7 @@ def read_disk(path: str) -> tuple[Disk, str | None]:
         directory = None
     disk = Disk(
         path,
-        int(node) if node.isdecimal() else None,
+        whole_number(node),
         fields.get("cluster.id") or None,
         directory,
         is_zookeeper="node.id" not in fields and fields.get("version") == "0",

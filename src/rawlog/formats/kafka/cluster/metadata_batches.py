@@ -156,7 +156,7 @@ def can_decode(frames: Frames, head: Heads) -> bool:
 
 LEAST = 64
 """A run of fewer records is replayed one by one."""
-Chosen = slice | NDArray[np.int64]
+Choice = slice | NDArray[np.int64]
 MOST_BYTES, MOST_RECORDS = 64 << 20, 1 << 19
 """What is held before it is replayed."""
 
@@ -381,18 +381,18 @@ class PartitionFields:
         self.epochs = np.zeros((kernels.EPOCHS, parts.size), np.int64)
         kernels.read_partitions(run.data, run.starts, run.places, parts, self.epochs, self.values, self.counts)
 
-    def numbers(self, field: int, chosen: Chosen = slice(None)) -> list[list[int]]:
+    def numbers(self, field: int, chosen: Choice = slice(None)) -> list[list[int]]:
         """The numbers in a field of each partition, or of the chosen ones; none where it is not set."""
         items, stops = self._items(field, 4, chosen)
         numbers = np.frombuffer(items, ">i4").tolist()
         return [numbers[start >> 2 : stop >> 2] for start, stop in pairwise(stops)]
 
-    def directories(self, chosen: Chosen = slice(None)) -> list[list[bytes]]:
+    def directories(self, chosen: Choice = slice(None)) -> list[list[bytes]]:
         """The ids of the directories of each partition, or of the chosen ones; none where they are not set."""
         items, stops = self._items(kernels.DIRECTORIES, 16, chosen)
         return [[items[at : at + 16] for at in range(start, stop, 16)] for start, stop in pairwise(stops)]
 
-    def _items(self, field: int, size: int, chosen: Chosen) -> tuple[bytes, list[int]]:
+    def _items(self, field: int, size: int, chosen: Choice) -> tuple[bytes, list[int]]:
         """The items of a field one after the other, and where those of each partition end, after 0."""
         starts, sizes = self.values[field, chosen], np.maximum(self.counts[field, chosen], 0) * size
         items, stops = np.empty(int(sizes.sum()), np.uint8), np.empty(sizes.size + 1, np.int32)

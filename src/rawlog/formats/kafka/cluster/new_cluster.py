@@ -28,6 +28,7 @@ from rawlog.formats.kafka.paths import BOOTSTRAP, METADATA_DIRECTORY
 from rawlog.io.output import Folder
 from rawlog.model.errors import OptionError
 from rawlog.model.report import Report
+from rawlog.model.text import whole_number
 
 DEFAULT_LEVEL = 21
 """metadata.version 3.9-IV0, which brokers of 3.9 and of 4.x start on."""
@@ -251,7 +252,8 @@ def safe_configs(
 
 def _fits(name: str, value: str, replicas: int) -> bool:
     """Whether the new cluster has as many replicas as a setting asks for."""
-    return name == "min.insync.replicas" and value.isdecimal() and int(value) <= replicas
+    number = whole_number(value)
+    return name == "min.insync.replicas" and number is not None and number <= replicas
 
 
 # ----------------------------------------------------------------------------------------------------------------------

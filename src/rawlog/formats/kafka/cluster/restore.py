@@ -70,7 +70,7 @@ from rawlog.model.recovery import (
 )
 from rawlog.model.report import Action, Report, SeriousNote
 from rawlog.model.store import Store
-from rawlog.model.text import offset_range
+from rawlog.model.text import offset_range, whole_number
 
 if TYPE_CHECKING:
     from rawlog.model.recovery import RowContent
@@ -417,10 +417,10 @@ class Restorer:
 
     def _splits(self, topic: NewTopic, offer: Offer) -> Iterator[RestoreSplit]:
         carries_state = self.options.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
-        interval = topic.configs.get("index.interval.bytes", "")
+        interval = whole_number(topic.configs.get("index.interval.bytes", ""))
         copying = self._copy_options(topic.id, abort_open=not carries_state or self.endings is not None)
         partition_options = PartitionOptions(
-            replace(copying, index_interval=int(interval)) if interval.isdecimal() else copying,
+            copying if interval is None else replace(copying, index_interval=interval),
             commits_again=topic.source == CONSUMER_OFFSETS,
             completes=topic.source == TRANSACTION_STATE and self.endings is not None,
             ends=self.ends if topic.source == CONSUMER_OFFSETS else None,
@@ -678,8 +678,9 @@ def check_options(options: RestoreOptions) -> RestoreOptions:
 
 def metadata_level(text: str) -> int:
     """A level of metadata.version by its number, by its name, or by a release, which means its last level: 21, 3.9-IV0, 3.9."""
-    if text.isdecimal() and LEAST_LEVEL <= int(text) <= NEWEST_LEVEL:
-        return int(text)
+    number = whole_number(text)
+    if number is not None and LEAST_LEVEL <= number <= NEWEST_LEVEL:
+        return number
     levels = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
     if not levels or max(levels) < LEAST_LEVEL:
         raise OptionError(

@@ -46,6 +46,7 @@ from rawlog.formats.kafka.log.records import (
     unwrap,
 )
 from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.paths import contradicted as contradicted
 from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError, OptionError
 from rawlog.model.finding import Rule
@@ -703,15 +704,6 @@ def expected_gaps(group: Sequence[File]) -> ExpectedGaps:
     from rawlog.formats.kafka.partition import outline
 
     return outline.expected_gaps(group)
-
-
-def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
-    """That a segment is of another metadata log than those before it."""
-    if file.place.topic != METADATA_TOPIC:
-        return iter(())
-    from rawlog.formats.kafka import paths
-
-    return paths.contradicted(group, file, end)
 
 
 def losses(options: Mapping[str, str]) -> Judge:

@@ -49,7 +49,7 @@ from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.finding import Effect, Prediction, Startup
 from rawlog.model.format import File
 from rawlog.model.store import Store
-from rawlog.model.text import counted
+from rawlog.model.text import counted, missing_text, whole_number
 
 LARGEST_TEXT = 1 << 20
 #: Formats of files that only the top of a log directory has.
@@ -80,7 +80,7 @@ class LogDirectory:
     @property
     def node(self) -> int | None:
         number = (self.meta or {}).get("node.id", (self.meta or {}).get("broker.id", ""))
-        return int(number) if number.isdecimal() else None
+        return whole_number(number)
 
     @property
     def cluster(self) -> str | None:
@@ -361,8 +361,7 @@ class MissingPartition:
             return f"{name} {what}, although the cluster's metadata assigns it to this directory"
         if self.stop <= self.first:
             return f"{name} {what}, although {split(self.checkpoint)[1]} lists it, without records"
-        counted = split(self.checkpoint)[1]
-        return f"{name} {what}: offsets {self.first} to {self.stop - 1} are missing, which {counted} counts"
+        return f"{name} {what}: {missing_text(self.first, self.stop - 1)}, which {split(self.checkpoint)[1]} counts"
 
 
 def missing_partitions(node: NodeDirectories) -> list[MissingPartition]:

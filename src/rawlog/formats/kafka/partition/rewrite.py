@@ -33,6 +33,7 @@ from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits
 from rawlog.formats.kafka.paths import (
     INTERNAL,
+    LARGEST_OFFSET,
     OFFSET_CHECKPOINTS,
     remote_directory,
     split,
@@ -51,7 +52,6 @@ from rawlog.model.store import Store
 
 #: What a log directory says of itself, besides what it says of its partitions.
 SURROUNDINGS = (META, BOOTSTRAP)
-FARTHEST = (1 << 63) - 1
 
 Batches = Iterable[tuple[Frames, Heads]]
 
@@ -346,7 +346,7 @@ def _report_missing(source: str, stores: Sequence[Store], report: Report) -> Non
             if part is None or part.with_action(Action.REMOVED):
                 continue
             lost = [entry for entry in part.with_action(Action.LOST) if entry.first_offset is not None]
-            reached = max([part.facts["end_offset"], *(entry.stop_offset or FARTHEST for entry in lost)])
+            reached = max([part.facts["end_offset"], *(entry.stop_offset or LARGEST_OFFSET for entry in lost)])
             if offset > reached:
                 reason = f"{name} counts them, and no segment has them"
                 part.add(Action.LOST, reason, f"{source}/{name}", first_offset=reached, stop_offset=offset)
