@@ -71,7 +71,14 @@ def test_the_first_screen_of_the_readme_has_the_speed_the_proof_and_no_index() -
     readme = (ROOT / "README.md").read_text()
     screen = readme.partition("![")[0]
     assert len(screen.splitlines()) < 25
-    assert re.search(r"\d+ MiB of Kafka log per second", screen)
+    speed = re.search(r"of (\d+) million Kafka records per second, ([\d.]+) times .* own reader", screen)
+    assert speed is not None
+    assert "](docs/performance.md)" in screen
+    row = "| kafka_decode: v2, every column, 256 MB | "
+    [figures] = [line for line in (ROOT / "docs" / "performance.md").read_text().splitlines() if line.startswith(row)]
+    cells = figures.split(" | ")
+    assert cells[1].startswith(f"{speed[1]}."), "the README has another rate than the page on performance"
+    assert round(float(cells[4].split(" ×")[0]), 1) == float(speed[2])
     assert "](docs/proof.md)" in screen
     install = readme.partition("## Install")[2].partition("\n## ")[0]
     assert "pip install ." in install
