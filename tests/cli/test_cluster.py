@@ -116,6 +116,45 @@ def test_a_damaged_log_ends_with_1(run: Callable[..., Any], tmp_path: Path) -> N
         assert "cannot be read, passed over" in done.err
 
 
+def test_the_overview_reports_only_gaps_that_its_state_depends_on(run: Callable[..., Any], tmp_path: Path) -> None:
+    """A gap before a whole snapshot, or after the moment, was a finding although the state is complete."""
+    folder = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(data_dir("broker-4.3.0") / "__cluster_metadata-0", folder)
+    (folder / f"{53:020d}.log").unlink()  # the snapshots at 84, 165 and 337 cover its offsets
+    early = "offsets 53 to 72 of the metadata log: missing"
+    whole = run("cluster", data_dir("broker-4.3.0") / "__cluster_metadata-0", "--json")
+    done = run("cluster", tmp_path, "--json")
+    assert (done.code, done.rows[1:] == whole.rows[1:], "missing" in done.err) == (0, True, False)
+    for moment, code in ((52, 0), (53, 1), (60, 1), (80, 1), (83, 0), (200, 0)):
+        done = run("cluster", tmp_path, "--at-offset", moment, "--errors", "skip")
+        assert (moment, done.code, early in done.err) == (moment, code, bool(code))
+    for options in (("--log",), ("--diff", "400..400")):
+        done = run("cluster", tmp_path, *options)
+        assert (done.code, early in done.err) == (1, True)
+
+    (folder / f"{359:020d}.log").unlink()
+    late = "offsets 359 to 407 of the metadata log: missing"
+    for options, code in (((), 1), (("--at-offset", 358), 0), (("--at-offset", 410), 1), (("--at-offset", 380), 1)):
+        done = run("cluster", tmp_path, *options, "--errors", "skip")
+        assert (options, done.code, late in done.err, early in done.err) == (options, code, bool(code), False)
+
+
+def test_the_overview_reports_that_the_end_of_the_log_is_lost(run: Callable[..., Any], tmp_path: Path) -> None:
+    """A snapshot of the producers says that the log was longer; the verb looked only at the log and its own snapshots."""
+    folder = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(data_dir("broker-4.3.0") / "__cluster_metadata-0", folder)
+    (folder / f"{408:020d}.log").unlink()
+    lost = "offsets 408 to 410 of the metadata log: missing"
+    for options, code in (
+        ((), 1),
+        (("--at-offset", 407), 0),
+        (("--at-offset", 410), 1),
+        (("--at-time", "2100-01-01"), 1),
+    ):
+        done = run("cluster", tmp_path, *options)
+        assert (options, done.code, lost in done.err) == (options, code, bool(code))
+
+
 def test_no_verb_shows_a_secret_unless_asked_to(run: Callable[..., Any], tmp_path: Path) -> None:
     """Rows of the log itself, and the bytes of a frame: salts and keys are asterisks, as many as there were."""
     raw = base64.b64decode(SECRET)

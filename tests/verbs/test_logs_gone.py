@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,40 @@ def test_a_hole_in_the_metadata_log_is_a_loss(verb: str, tmp_path: Path) -> None
     code, said = run(verbs[verb], source, tmp_path / "out")
     assert code == 1
     assert str(batch.base_offset) in said
+
+
+def restore_until(source: Path, target: Path, timestamp_ms: int) -> tuple[int, str]:
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat()
+    return run(f"restore SRC DST --until {moment}", source, target)
+
+
+def test_a_moment_inside_a_hole_in_the_metadata_log_is_a_loss(tmp_path: Path) -> None:
+    """The hole begins where the state ends, and was cut off: nothing tells which of its records were before the moment."""
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / "kafka" / "broker-4.3.0" / "data", source)
+    log = source / "__cluster_metadata-0" / f"{359:020}.log"
+    data = log.read_bytes()
+    *_, earlier, before, batch, after, _ = reference.decode(data)
+    log.write_bytes(data[: batch.position] + data[batch.position + batch.size :])
+    assert before.max_timestamp + 1 < after.max_timestamp
+    hole = f"offsets {batch.base_offset} to {after.base_offset - 1} of the metadata log: missing"
+    code, said = restore_until(source, tmp_path / "inside", before.max_timestamp + 1)
+    assert (code, hole in said) == (1, True)
+    code, said = restore_until(source, tmp_path / "before", earlier.max_timestamp + 1)
+    assert (code, hole in said) == (0, False)
+
+
+def test_a_moment_after_the_lost_end_of_the_metadata_log_is_a_loss(tmp_path: Path) -> None:
+    """Only a snapshot of the producers says that the log was longer: `restore` ended with 0."""
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / "kafka" / "broker-4.3.0" / "data", source)
+    last = source / "__cluster_metadata-0" / f"{408:020}.log"
+    moment = max(batch.max_timestamp for batch in reference.decode(last.read_bytes())) + 1000
+    assert restore_until(source, tmp_path / "whole", moment)[0] == 0
+    for kind in ("log", "index", "timeindex"):
+        last.with_suffix(f".{kind}").unlink()
+    code, said = restore_until(source, tmp_path / "out", moment)
+    assert (code, "offsets 408 to 410 of the metadata log: missing" in said) == (1, True)
 
 
 @pytest.mark.parametrize("verb", ["restore", "rescue"])

@@ -624,9 +624,16 @@ class MetadataStore(Store):
         return None
 
     @cached_property
+    def covered(self) -> list[int]:
+        """The offsets up to which a whole snapshot has the state, in order."""
+        return sorted((snapshot_id(path) or (0, 0))[0] for path in self.leading)
+
+    @cached_property
     def missing(self) -> Intervals:
-        """The offsets that neither the log nor, before its beginning or after its end, a whole snapshot has."""
-        ends = [(snapshot_id(path) or (0, 0))[0] for path in self.leading]
+        """The offsets that the log does not have; before its beginning and after its end, only those that no whole snapshot covers. Gaps
+        inside the log count even if a snapshot covers them: `lost_for` says which of all these a state lacks.
+        """
+        ends = self.covered
         missing: list[tuple[int, int]] = []
         if self.first > 0 and not any(end >= self.first for end in ends):
             missing.append((max(ends, default=0), self.first))
@@ -636,11 +643,16 @@ class MetadataStore(Store):
         return Intervals((*missing, *((gap.first, gap.last + 1) for gap in gaps)))
 
     def lost_for(self, state: State, at: Moment | None = None) -> Intervals:
-        """The missing offsets whose changes a state at a moment lacks: those after the snapshot that it begins with."""
-        base = self._base(at or Moment())
+        """The missing offsets whose changes a state at a moment lacks, or may lack: those after the snapshot that it begins with. Nothing
+        tells the times of missing records, so those that follow the last record before a time may be of that time, too.
+        """
+        at = at or Moment()
+        base = self._base(at)
         start = 0 if base is None else (snapshot_id(base.path) or (0, 0))[0]
-        stop = (1 << 63) - 1 if at is None else state.end_offset
-        return self.missing.intersection([(start, max(start, stop))])
+        last = (1 << 63) - 1
+        if at != Moment():
+            last = state.end_offset if at.offset is None else at.offset
+        return Intervals((max(start, first), stop) for first, stop in self.missing if first <= last)
 
     @cached_property
     def gaps(self) -> Few:

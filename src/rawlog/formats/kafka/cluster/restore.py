@@ -204,7 +204,7 @@ def _is_blank(replica: MetadataStore, errors: str) -> bool:
 def _state(files: Sequence[File], options: RestoreOptions, offer: Offer) -> State | None:
     """What the cluster knew at that time, if its metadata log is among the files."""
     errors = options.errors
-    stores: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
+    stores: list[MetadataStore] = clusters([file for file in files if takes(None, file)])
     filled_stores = [store for store in stores if not _is_blank(store, errors)]
     if not filled_stores:
         offer.notes.append(

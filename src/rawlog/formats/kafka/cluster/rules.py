@@ -220,8 +220,9 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Is anything missing in a metadata log? Every offset from the end of a snapshot to the end of the log: `rawlog verify --complete`.
-# What a snapshot has is not missing: a controller deletes the segments before it, and a follower that fetched one deletes its log. So
-# offsets that the log does not have are expired if a whole snapshot was taken after them, and unexplained if none was.
+# A controller deletes segments from the beginning of the log once a snapshot has their state, and a follower that fetched a snapshot
+# deletes its log. So offsets before the log begins, or after its end, are expired if a whole snapshot was taken after them. Nothing
+# deletes from inside the log: gaps there are unexplained. The finding says so, and whether a snapshot covers them.
 
 
 def accounts(files: Sequence[File]) -> list[Account]:
@@ -243,10 +244,11 @@ def _directory_accounts(files: Store) -> list[tuple[Account, Intervals, Metadata
 
 
 def _account(store: MetadataStore, missing: Intervals) -> Account:
-    ends = [(snapshot_id(snapshot.path) or (0, 0))[0] for snapshot in store.snapshots if store.is_whole(snapshot)]
     start = min([store.first, *(first for first, _ in missing)])
-    stop = max([store.end[1], *ends, *(last for _, last in missing)])
+    stop = max([store.outline.end, *store.covered, *(last for _, last in missing)])
     control = sum(store.contents(segment).controls for segment in store.segments)
+    for batch, _ in store.log.aside if store.outline.aside else ():
+        control -= batch.count if batch.is_control else 0
     return Account(
         system="kraft",
         topic=METADATA_TOPIC,
@@ -254,19 +256,21 @@ def _account(store: MetadataStore, missing: Intervals) -> Account:
         path=store.folder,
         start=start,
         stop=stop,
-        present=max(0, store.present.total - control),
+        present=store.present.total - control,
         control=control,
-        expired=max(0, stop - store.present.total - missing.total),
+        expired=stop - store.present.total - missing.total,
         unexplained=missing.total,
     )
 
 
 @rule("kraft.complete.unexplained", Severity.ERROR)
 def unexplained(files: Sequence[File]) -> Iterator[Mark]:
-    """Offsets of the metadata log are missing, and no snapshot has what they led to. (With `--complete` only.)
+    """Offsets of the metadata log are missing: inside the log, or before its beginning or after its end without a snapshot that has what
+    they led to. (With `--complete` only.)
 
-    A metadata log is never compacted, and its segments are deleted only when a snapshot has their state. Take the missing segments, or a
-    newer snapshot, from another controller: `rawlog rescue` takes all disks.
+    A metadata log is never compacted, and its segments are deleted only from its beginning, when a snapshot has their state. So a gap
+    inside the log is unexplained even if a snapshot covers it; the finding says whether one does. Take the missing segments, or a newer
+    snapshot, from another controller: `rawlog rescue` takes all disks.
     """
     for account, missing, store in Store.of(files).share(_directory_accounts):
         few = Few()
@@ -280,9 +284,12 @@ def _reason(store: MetadataStore, first: int, last: int) -> str:
     """What is known of why offsets are missing."""
     if last <= store.first:
         return "the log begins after them, and no whole snapshot leads up to its beginning"
-    if first >= store.end[1]:
+    if first >= store.outline.end:
         return "another file says that the log was longer"
-    return "no sound batch has them"
+    snapshot = next((end for end in store.covered if end >= last), None)
+    if snapshot is None:
+        return "no sound batch has them, and no whole snapshot covers them"
+    return f"no sound batch has them; the snapshot at offset {snapshot:,} covers them"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from rawlog.formats.kafka.paths import METADATA_DIRECTORY, takes
 from rawlog.model import difference as core
 from rawlog.model.errors import AccessError, DataError, OptionError
 from rawlog.model.format import File
+from rawlog.model.outline import Intervals
 from rawlog.model.store import Look, Panel, Store
 from rawlog.model.text import counted, matches, missing_topics, offset_range, parse_time, plain_time
 from rawlog.model.verb import Item, Line, Section, Tone
@@ -364,7 +365,7 @@ def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, 
         raise OptionError("--at-offset and --at-time exclude one another")
     if options["log"] and options["diff"] is not None:
         raise OptionError("--log and --diff exclude one another")
-    stores = clusters([file for file in files if takes("kraft.topics", file)])
+    stores = clusters([file for file in files if takes(None, file)])
     if not stores:
         raise AccessError(f"{', '.join(roots)}: no metadata log (__cluster_metadata-0) is here, and no snapshot of one")
     return _describe_stores(files, stores, _Description(files, options))
@@ -380,15 +381,21 @@ def _describe_stores(
         if description.errors != "raise":
             for count, text in enumerate(replica.damage()):
                 yield Item(note=f"{text}, passed over" if count < SHOWN else None, is_finding=True)
-        for count, (start, stop) in enumerate(replica.settled.missing):
-            lost = f"{replica.folder}: {offset_range(start, stop)} of the metadata log: missing"
-            yield Item(note=lost if count < SHOWN else None, is_finding=True)
         if description.options["log"]:
+            yield from _missing_items(replica, replica.settled.missing)
             yield from description.history(replica)
         elif description.options["diff"] is not None:
+            yield from _missing_items(replica, replica.settled.missing)
             yield from description.differences(replica, description.options["diff"])
         else:
             yield from description.overview(replica)
+
+
+def _missing_items(replica: MetadataStore, missing: Intervals) -> Iterator[Item]:
+    """A finding for each range of missing offsets, of which only the first have a note."""
+    for count, (start, stop) in enumerate(missing):
+        note = f"{replica.folder}: {offset_range(start, stop)} of the metadata log: missing"
+        yield Item(note=note if count < SHOWN else None, is_finding=True)
 
 
 def _check_topics(files: Sequence[File], stores: Sequence[MetadataStore], description: _Description) -> Iterator[Item]:
@@ -425,6 +432,7 @@ class _Description:
     def overview(self, replica: MetadataStore) -> Iterator[Item]:
         """The cluster at the time that was asked for, one row for each thing in it."""
         state = replica.fold(self.at, self.errors)
+        yield from _missing_items(replica, replica.settled.lost_for(state, self.at))
         for problem in state.problems[:SHOWN]:
             yield Item(note=f"{replica.folder}: offset {problem.offset:,}: {problem.message}")
         mismatches = self._mismatches(replica, state) if self.is_at_end else []
