@@ -181,6 +181,12 @@ def queue_units(files: list[File], layout: Layout) -> NDArray[np.void]:
     return np.concatenate(pieces) if pieces else np.empty(0, layout.dtype)
 
 
+def message_addresses(units: NDArray[np.void]) -> Numbers:
+    """The addresses of the messages in units of a queue. Units that fill the place before its first message have none."""
+    addresses: Numbers = units["physical_offset"][units["size"] != PRE_BLANK_SIZE].astype(np.int64)
+    return addresses
+
+
 class Comparison:
     """A queue as its files have it, next to what the commit log says."""
 
