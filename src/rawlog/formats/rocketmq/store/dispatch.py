@@ -260,6 +260,10 @@ class DerivedEntries:
         keys = np.concatenate([empty, *(np.stack(part) for part in columns)], axis=1)
         return keys if with_tags else keys[:, keys[K_OF_TAG] == 0]
 
+    def has_keys(self, *, with_tags: bool) -> bool:
+        """Whether the index has keys, with or without tags."""
+        return any(of_tags.size > 0 and (with_tags or not of_tags.all()) for of_tags in self.of_tags)
+
 
 def is_scheduled(queue: Queue) -> bool:
     """Whether a queue may have delayed messages."""
