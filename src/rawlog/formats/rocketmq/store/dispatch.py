@@ -167,13 +167,7 @@ def _ended_places(rows: Messages, which: Numbers) -> Numbers:
 
 def _texts(rows: Messages, which: Numbers, name: str) -> list[str]:
     """A property of messages; empty where there is none."""
-    out = np.empty((2, which.size), np.int64)
-    starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
-    encode.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
-    return [
-        java_text(bytes(rows.data[start : start + size])) if size > 0 else ""
-        for start, size in zip(out[0].tolist(), out[1].tolist(), strict=True)
-    ]
+    return [java_text(value) if value else "" for value in property_values(rows, which, name)]
 
 
 def _halves(rows: Messages, which: Numbers) -> list[Half]:
