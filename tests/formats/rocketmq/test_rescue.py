@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.store.rescue import Rescue
+from rawlog.formats.rocketmq.store.rescue import QueuesWithoutLog, Rescue
 from rawlog.io.output import Folder
 from rawlog.model.errors import OptionError
 from rawlog.model.recovery import RescueOptions, SurveyResult
@@ -507,3 +508,88 @@ def test_a_replica_whose_only_file_is_cut_takes_the_size_of_the_others(tmp_path:
     whole = entries(sound)
     rescued([wounded, sound], tmp_path / "out")
     assert entries(tmp_path / "out").keys() == whole.keys()
+
+
+# Directories without a commit log ----------------------------------------------------------------------------------------------
+
+
+def without_log(root: Path, units: bytes, *, topic: str = "OrderTopic") -> Path:
+    """A directory with a checkpoint and one queue, whose commit log is gone."""
+    path = root / "consumequeue" / topic / "0" / ("0" * 20)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(units.ljust(2000, b"\0"))
+    (root / "checkpoint").write_bytes(bytes(4096))
+    return root
+
+
+def units_at(*addresses: int) -> bytes:
+    return b"".join(struct.pack(">qiq", address, 200, reference.java_hash("TagA")) for address in addresses)
+
+
+PRE_BLANK = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
+
+
+def test_units_that_fill_the_front_of_a_queue_are_no_lost_messages(tmp_path: Path) -> None:
+    """Rescue and verify counted them: "queues know 1 message", exit code 1, although nothing was lost."""
+    plain_store(tmp_path / "a" / "store", COMMON, [AT + number for number in range(30)])
+    gone = without_log(tmp_path / "b" / "store", PRE_BLANK * 3, topic="Empty")
+    report = rescued([tmp_path / "a" / "store", gone], tmp_path / "out", option=SIZES)
+    assert report.is_whole, report.lines()
+    assert "rocketmq.store.missing-file" not in {finding.code for finding in rawlog.verify(gone)}
+    shutil.rmtree(gone)
+    without_log(gone, PRE_BLANK * 3 + units_at(8000, 8200), topic="Empty")
+    report = rawlog.rescue([str(tmp_path / "a"), str(tmp_path / "b")], plan=True, engine="local", option=SIZES)
+    [loss] = report.with_action(Action.LOST)
+    assert (loss.path, loss.reason) == (
+        str(gone),
+        "the commit log is missing; its consume queues list 2 messages that no other copy lists",
+    )
+    [finding] = [finding for finding in rawlog.verify(gone) if finding.code == "rocketmq.store.missing-file"]
+    assert "the commit log is missing; the consume queues list 2 messages" in finding.message
+
+
+def test_copies_without_a_commit_log_are_counted_together(tmp_path: Path) -> None:
+    """Two copies of one store both reported its messages, twice as many as there were."""
+    plain_store(tmp_path / "a" / "store", COMMON, [AT + number for number in range(30)])
+    whole = (tmp_path / "a" / "store" / "consumequeue" / "OrderTopic" / "0" / ("0" * 20)).read_bytes()[: 15 * 20]
+    roots = [
+        without_log(tmp_path / "b" / "store", whole + units_at(8000, 8200, 8400)),
+        without_log(tmp_path / "c" / "store", whole + units_at(8000, 8200, 8400, 8600)),
+        without_log(tmp_path / "d" / "store", whole),  # the copy with a log lists all of these
+    ]
+    names = [str(tmp_path / name) for name in "abcd"]
+    report = rawlog.rescue(names, plan=True, engine="local", option=SIZES)
+    [loss] = report.with_action(Action.LOST)
+    assert loss.path == str(roots[0])
+    assert loss.reason == (
+        f"the commit log is missing, also in {roots[1]}; their consume queues list 4 messages that no other copy lists"
+    )
+
+
+def test_queues_without_a_log_are_read_a_file_at_a_time(tmp_path: Path) -> None:
+    """All queue files of all other stores were in memory at once, also those of topics that the directory does not have."""
+    size = 1 << 20
+    plain_store(tmp_path / "a" / "store", COMMON, [AT + number for number in range(30)])
+    for queue in range(2, 14):
+        units = units_at(*range(queue * size, queue * size + size // 20))
+        for name in "ab":
+            path = tmp_path / name / "store" / "consumequeue" / "OrderTopic" / str(queue) / ("0" * 20)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(units)
+    other = tmp_path / "a" / "store" / "consumequeue" / "OtherTopic" / "0" / ("0" * 20)
+    other.parent.mkdir(parents=True)
+    other.write_bytes(units_at(1, 2))
+    tree = open_tree([str(tmp_path / "a"), str(tmp_path / "b")])
+    rescue = Rescue(RescueOptions(options={name: str(value) for name, value in SIZES.items()}), tmp_path / "out")
+    [split] = [
+        split for split in rescue.plan(tree.roots, tree.files, []) if isinstance(split.content, QueuesWithoutLog)
+    ]
+    other.unlink()  # an error for who reads it
+    tracemalloc.start()
+    try:
+        found = rescue.survey(split, lambda _: None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == (0, ())
+    assert peak < 8 * size

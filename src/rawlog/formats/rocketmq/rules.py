@@ -171,8 +171,7 @@ def unreadable_body(inspection: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.limit", Severity.WARNING)
 def limit(inspection: Inspection) -> Iterator[Mark]:
-    """The body of a message was not looked at: it decompresses to more than the limit of reading allows, which keeps a small file from
-    taking all memory.
+    """rawlog did not decompress the body of a message: it is larger than the limit, which keeps a small file from taking all memory.
 
     If the message is genuine, raise the limit that the message names.
     """
@@ -353,7 +352,7 @@ def compacted_body(inspection: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.compactionlog.limit", Severity.WARNING)
 def compacted_limit(inspection: Inspection) -> Iterator[Mark]:
-    """The body of a message in a compaction topic's log was not looked at: it decompresses to more than the limit of reading allows.
+    """rawlog did not decompress the body of a message in a compaction topic's log: it is larger than the limit.
 
     If the message is genuine, raise the limit that the message names.
     """

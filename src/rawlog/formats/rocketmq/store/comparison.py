@@ -40,7 +40,8 @@ from rawlog.model.store import Store
 from rawlog.model.text import counted, missing_text
 
 Numbers = NDArray[np.int64]
-LARGEST_OFFSET = 1 << 60
+QUEUE_OFFSET_LIMIT = 1 << 60
+"""Queue offsets from here on are damage. Below, an offset and the size of a batch have a sum of 64 bits."""
 LARGEST_BATCH = 1 << 31
 
 
@@ -77,7 +78,7 @@ class Coverage:
 def cover(store: View, queue: Queue, units: Numbers, entries: Entries | None = None) -> Coverage:
     """Class the offsets of a queue. `units` come from the log (`U_…`), `entries` from its consume queue."""
     entries = Entries.none() if entries is None else entries
-    valid = (units[U_OFFSET] >= 0) & (units[U_OFFSET] < LARGEST_OFFSET)
+    valid = (units[U_OFFSET] >= 0) & (units[U_OFFSET] < QUEUE_OFFSET_LIMIT)
     units = units if valid.all() else units[:, valid]
     rows: Ranges = np.empty((units.shape[1], 2), np.int64)
     rows[:, 0] = units[U_OFFSET]
@@ -179,6 +180,12 @@ def queue_units(files: list[File], layout: Layout) -> NDArray[np.void]:
         if count < len(rows):
             break
     return np.concatenate(pieces) if pieces else np.empty(0, layout.dtype)
+
+
+def message_addresses(units: NDArray[np.void]) -> Numbers:
+    """The addresses of the messages in units of a queue. Units that fill the place before its first message have none."""
+    addresses: Numbers = units["physical_offset"][units["size"] != PRE_BLANK_SIZE].astype(np.int64)
+    return addresses
 
 
 class Comparison:

@@ -167,13 +167,7 @@ def _ended_places(rows: Messages, which: Numbers) -> Numbers:
 
 def _texts(rows: Messages, which: Numbers, name: str) -> list[str]:
     """A property of messages; empty where there is none."""
-    out = np.empty((2, which.size), np.int64)
-    starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
-    encode.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
-    return [
-        java_text(bytes(rows.data[start : start + size])) if size > 0 else ""
-        for start, size in zip(out[0].tolist(), out[1].tolist(), strict=True)
-    ]
+    return [java_text(value) if value else "" for value in property_values(rows, which, name)]
 
 
 def _halves(rows: Messages, which: Numbers) -> list[Half]:
@@ -259,6 +253,10 @@ class DerivedEntries:
         columns = zip(self.hashes, self.addresses, self.times, self.of_tags, strict=True)
         keys = np.concatenate([empty, *(np.stack(part) for part in columns)], axis=1)
         return keys if with_tags else keys[:, keys[K_OF_TAG] == 0]
+
+    def has_keys(self, *, with_tags: bool) -> bool:
+        """Whether the index has keys, with or without tags."""
+        return any(of_tags.size > 0 and (with_tags or not of_tags.all()) for of_tags in self.of_tags)
 
 
 def is_scheduled(queue: Queue) -> bool:

@@ -357,12 +357,11 @@ def replicas_below(root: str, files: Sequence[File], options: Mapping[str, str])
         )
 
 
-def queues_without_log(files: Sequence[File]) -> Iterator[tuple[str, tuple[File, ...]]]:
-    """The stores among files that have consume queues and no commit log: their directories and queues."""
+def queues_without_log(files: Sequence[File]) -> Iterator[File]:
+    """The consume-queue files of the stores among files that have no commit log."""
     for store in stores(files, {}) if files else ():
-        queues = tuple(file for file in store if file.format in LAYOUTS and file.problem is None)
-        if queues and not any(is_log(file) for file in store):
-            yield str(queues[0].place.group), queues
+        if not any(is_log(file) for file in store):
+            yield from (file for file in store if file.format in LAYOUTS and file.problem is None)
 
 
 def _text_of(files: Sequence[File], format: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rawlog.formats.rocketmq import COMMIT_LOG, below_root, config
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
-from rawlog.formats.rocketmq.store.comparison import queue_units
+from rawlog.formats.rocketmq.store.comparison import message_addresses, queue_units
 from rawlog.formats.rocketmq.store.configs import OFFSETS
 from rawlog.formats.rocketmq.store.outline import (
     CUT,
@@ -488,27 +488,51 @@ class QueueTask:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuesTask:
-    """The queues of a store without a commit log, and those of all stores with one."""
+class QueuesWithoutLog:
+    """The consume-queue files of all directories without a commit log, by their path below the root; with each path the files that
+    directories with a commit log have there.
+    """
 
-    root: str
-    queues: tuple[File, ...]
-    others: tuple[File, ...]
+    files: tuple[tuple[tuple[File, ...], tuple[File, ...]], ...]
 
-    def count_lost(self) -> int:
-        """The messages that these queues alone know."""
-        others: dict[str, list[NDArray[np.void]]] = {}
-        for file in self.others:
-            others.setdefault(below_root(file), []).append(queue_units([file], LAYOUTS[str(file.format)]))
-        addresses = [np.empty(0, np.int64)]
-        for file in self.queues:
-            units = queue_units([file], LAYOUTS[str(file.format)])
-            is_lost = np.ones(len(units), np.bool_)
-            for other in others.get(below_root(file), ()):
-                shared = min(len(units), len(other))
-                is_lost[:shared] &= units[:shared] != other[:shared]
-            addresses.append(units["physical_offset"][is_lost].astype(np.int64))
-        return int(np.unique(np.concatenate(addresses)).size)
+    @classmethod
+    def from_files(cls, queues: Iterable[File], others: Iterable[File]) -> QueuesWithoutLog:
+        """Group the files of `queues`, which have no log, and of `others`, which have one."""
+        files_by_path: dict[str, tuple[list[File], list[File]]] = {}
+        for file in queues:
+            files_by_path.setdefault(below_root(file), ([], []))[0].append(file)
+        for file in others:
+            if (same_path := files_by_path.get(below_root(file))) is not None:
+                same_path[1].append(file)
+        return cls(tuple((tuple(files), tuple(namesakes)) for files, namesakes in files_by_path.values()))
+
+    def unlisted(self) -> tuple[int, tuple[str, ...]]:
+        """How many messages no directory with a commit log lists, each once, and the roots of the directories that list them.
+
+        One file and one of its namesakes are in memory at a time, and eight bytes for each of these messages.
+        """
+        addresses, roots = [np.empty(0, np.int64)], set[str]()
+        for files, namesakes in self.files:
+            pieces = []
+            for file in files:
+                fresh = _unlisted_addresses(file, namesakes)
+                if fresh.size:
+                    pieces.append(fresh)
+                    roots.add(str(file.place.group))
+            if pieces:
+                addresses.append(np.unique(np.concatenate(pieces)))
+        return int(np.unique(np.concatenate(addresses)).size), tuple(sorted(roots))
+
+
+def _unlisted_addresses(file: File, namesakes: Iterable[File]) -> NDArray[np.int64]:
+    """The addresses of the messages of which no namesake of a queue file has the same unit at the same place."""
+    units = queue_units([file], LAYOUTS[str(file.format)])
+    is_unlisted = np.ones(len(units), np.bool_)
+    for namesake in namesakes:
+        other = queue_units([namesake], LAYOUTS[str(namesake.format)])
+        shared = min(len(units), len(other))
+        is_unlisted[:shared] &= units[:shared] != other[:shared]
+    return message_addresses(units[is_unlisted])
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,9 +593,10 @@ class Rescue:
                 splits.append(SurveySplit(store.root, file.size, task))
             missing = _missing([file.place.start_offset or 0 for file in logs if file.format == COMMIT_LOG.name], size)
             splits.append(SurveySplit(store.root, 0, QueueTask(number, store.queues, missing)))
-        others = tuple(queue for store in self._stores for queue in store.queues)
-        roots_alone = [pair for _, group in _below(roots, files) for pair in queues_without_log(group)]
-        splits += [SurveySplit(folder, 0, QueuesTask(folder, queues, others)) for folder, queues in roots_alone]
+        queues = [queue for _, group in _below(roots, files) for queue in queues_without_log(group)]
+        if queues:
+            others = (queue for store in self._stores for queue in store.queues)
+            splits.append(SurveySplit(str(queues[0].place.group), 0, QueuesWithoutLog.from_files(queues, others)))
         return splits
 
     def _distinct(self, replicas: Sequence[ReplicaFiles]) -> list[ReplicaFiles]:
@@ -582,10 +607,10 @@ class Rescue:
         return [replica for replica in replicas if places.is_new(replica.root)]
 
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
-        """Read one commit-log file, or the queue units of missing files."""
+        """Read one commit-log file, the queue units of missing files, or the queues of directories without a commit log."""
         task = split.content
-        if isinstance(task, QueuesTask):
-            return task.count_lost()
+        if isinstance(task, QueuesWithoutLog):
+            return task.unlisted()
         if isinstance(task, QueueTask):
             return tuple(slots_between(task.queues, task.missing))
         return survey_log(task.file, task.queues, task.file_size, task.samples, advance)
@@ -596,10 +621,8 @@ class Rescue:
         """Group the replicas, in order of preference, and plan a store for each group."""
         replicas = [Replica(store) for store in self._stores]
         for result in results:
-            if isinstance(result.split.content, QueuesTask):
-                if result.found:
-                    reason = f"no commit log is here, and queues know {counted(result.found, 'message')} in one"
-                    self.report.add(Action.LOST, reason, result.split.content.root)
+            if isinstance(result.split.content, QueuesWithoutLog):
+                self._report_unlisted(*result.found)
                 continue
             replica = replicas[result.split.content.store]
             if isinstance(result.found, LogSurvey):
@@ -624,6 +647,13 @@ class Rescue:
                     place = f"{plan.name}: addresses {span.start:,} to {(span.stop or span.start + 1) - 1:,}"
                     self.report.add(Action.LOST, f"{place}: {span.reason}")
         return splits
+
+    def _report_unlisted(self, count: int, roots: Sequence[str]) -> None:
+        """Report the messages that only directories without a commit log list."""
+        if count:
+            also, whose = (f", also in {', '.join(roots[1:])}", "their") if roots[1:] else ("", "its")
+            what = f"{whose} consume queues list {counted(count, 'message')} that no other copy lists"
+            self.report.add(Action.LOST, f"the commit log is missing{also}; {what}", roots[0])
 
     def _decide(self, name: str, group: list[Replica]) -> RescueSplit:
         sizes = {replica.store.sizes.commit_log for replica in group}

@@ -535,7 +535,7 @@ NAMES = {
 def _unknown_kinds(derived: DerivedEntries, queues: Collection[str], sizes: Sizes, with_tags: bool) -> tuple[str, ...]:
     """What there is to write into files of a size that nothing shows."""
     kinds: list[str] = [kind for kind in ("queue", "batch_queue") if kind in queues and kind not in sizes.known_fields]
-    if derived.keys(with_tags=with_tags).shape[1] and not sizes.is_index_known:
+    if not sizes.is_index_known and derived.has_keys(with_tags=with_tags):
         kinds.append("index")
     return tuple(kinds)
 

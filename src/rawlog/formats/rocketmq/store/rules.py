@@ -14,7 +14,13 @@ from rawlog.formats.rocketmq import config, parts
 from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, CHECKPOINT, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, UNIT
 from rawlog.formats.rocketmq.store import state
-from rawlog.formats.rocketmq.store.comparison import Coverage, compare_index, comparison_of, queue_units
+from rawlog.formats.rocketmq.store.comparison import (
+    Coverage,
+    compare_index,
+    comparison_of,
+    message_addresses,
+    queue_units,
+)
 from rawlog.formats.rocketmq.store.dispatch import (
     T_DUE,
     T_PHYSICAL,
@@ -31,7 +37,7 @@ from rawlog.model.errors import RawlogError
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
 from rawlog.model.format import File
 from rawlog.model.store import Store
-from rawlog.model.text import plain_time
+from rawlog.model.text import counted, plain_time
 
 QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext")
 #: Of queues whose files are a whole number of units.
@@ -113,9 +119,13 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     found=f"{following.start:020}",
                 )
         if not store.logs and store.of("rocketmq.checkpoint") and not store.of("rocketmq.dledgerstate"):
-            count = sum(len(queue_units([file], UNIT)) for file in store.of("rocketmq.consumequeue"))
+            addresses = [np.empty(0, np.int64)]
+            for format, layout in UNITS.items():
+                addresses += [message_addresses(queue_units([file], layout)) for file in store.of(format)]
+            count = int(np.unique(np.concatenate(addresses)).size)
             if count:
-                yield Mark(f"no commit log is here, and consume queues know {count:,} messages in one", path=store.root)
+                what = f"the commit log is missing; the consume queues list {counted(count, 'message')}"
+                yield Mark(what, path=store.root)
         logs = {_key(file) for file in store.of("rocketmq.compactionlog")}
         for file in store.of("rocketmq.compactioncq"):
             if _key(file) not in logs:
