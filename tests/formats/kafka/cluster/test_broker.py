@@ -258,10 +258,18 @@ def folded(folder: Path) -> dict[str, Any]:
 
 
 def agreed(admin: Any, java: JavaAdmin, folder: Path, seconds: float = 20) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both, once the broker has caught up with its own log."""
+    """Both, once the broker has caught up with its own log. Until then it also lists topics that it has deleted."""
+    from confluent_kafka import KafkaError, KafkaException
+
     deadline = time.monotonic() + seconds
     while True:
-        expected, found = answers(admin, java), folded(folder)
+        try:
+            expected, found = answers(admin, java), folded(folder)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+            continue
         if expected == found or time.monotonic() > deadline:
             return expected, found
         time.sleep(0.5)

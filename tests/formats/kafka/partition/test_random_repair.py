@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -364,8 +365,11 @@ def _names(message: str, offset: int) -> bool:
 
 
 def _stated(message: str) -> tuple[int, int]:
-    _, low, _, high, *_ = message.split()
-    return int(low), int(high)
+    """The first and last of the offsets that a message begins with: `offset 5 is …`, `offsets 1,005 to 1,007 are …`."""
+    numbers = re.match(r"offsets? ([\d,]+)(?: to ([\d,]+))? (?:is|are) ", message)
+    assert numbers is not None, message
+    low, high = numbers[1], numbers[2] or numbers[1]
+    return int(low.replace(",", "")), int(high.replace(",", ""))
 
 
 class TestPartitions(RandomRepair):
