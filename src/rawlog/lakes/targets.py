@@ -298,7 +298,7 @@ def _not_rows(value: object) -> EncodeError:
 def check_columns(schema: pa.Schema) -> None:
     """EncodeError for columns that `records` does not have, or that are there twice."""
     if twice := {name for name in schema.names if schema.names.count(name) > 1}:
-        raise EncodeError(f"columns that are there twice: {', '.join(sorted(twice))}")
+        raise EncodeError(f"these columns appear twice: {', '.join(sorted(twice))}")
     if extra := set(schema.names) - set(RECORDS.names):
         raise EncodeError(f"no column of records: {', '.join(sorted(extra))}; these are: {', '.join(RECORDS.names)}")
 

@@ -124,7 +124,7 @@ def erase(
     if find is not None and not find:
         raise OptionError("--find: a text expected")
     if chosen.transforms and chosen.where is None:
-        raise OptionError("--decode: --where is missing, which looks at decoded fields")
+        raise OptionError("--decode needs --where, which compares decoded fields")
     if erased_keys and ids:
         raise OptionError("name what to erase by --key or by --id, not by both")
     left_out: list[str] = []

@@ -115,7 +115,7 @@ def restore(
     )
     value_options = {name: options.get(name) for name in (*Masking.__annotations__, *Decoding.__annotations__)}
     if value_options["decode"] and not value_options["mask"]:
-        raise OptionError("--decode: --mask is missing, which looks at decoded fields")
+        raise OptionError("--decode needs --mask, which changes decoded fields")
     masking = Selection(transforms=transforms_of(value_options, as_bytes=True)) if any(value_options.values()) else None
     if masking is not None and until is not None:
         raise OptionError("--until and --mask exclude one another: restore first, then mask what was restored")
@@ -481,8 +481,8 @@ class Restore(Job[RestoreResult, Report]):
         offer = offer_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
         offer.notes += self.changed.judge([chosen.tallies])
         offer.notes.append(
-            "masked: records are in new batches; aborted ones, all from the first of an open transaction on, committed offsets "
-            "and settings of topics are left out"
+            "masked records are in new batches; left out are aborted records, everything from the first open transaction on, "
+            "committed offsets and settings of topics"
         )
         return offer
 

@@ -436,7 +436,7 @@ def covered_entries(inspection: Inspection) -> Iterator[Mark]:
     if entries is not None:
         start = int(frames.positions[-1])
         number = frames.first + len(frames) - 1
-        yield Mark("the length of this entry covers others", start, entries.base - start, offset=number)
+        yield Mark("the length of this entry reaches into later entries", start, entries.base - start, offset=number)
 
 
 @rule("replay.recording.reserved", Severity.WARNING)

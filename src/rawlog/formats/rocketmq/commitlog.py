@@ -632,7 +632,9 @@ def _unpack(rows: Messages, inflated: Bodies, inside: NDArray[np.bool_]) -> tupl
 def inner_error(rows: Messages, row: int) -> CorruptError:
     """The body of a message is not a run of messages."""
     return CorruptError(
-        "inner batch: a length that does not fit", position=rows.frame_position(row), layout="inner message"
+        "inner batch: its length does not fit into the message",
+        position=rows.frame_position(row),
+        layout="inner message",
     )
 
 

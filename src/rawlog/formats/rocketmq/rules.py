@@ -214,7 +214,7 @@ def blank_size(inspection: Inspection) -> Iterator[Mark]:
         position, size = int(frames.positions[number]), int(frames.sizes[number])
         room = inspection.file.size - position
         if size != room:
-            yield Mark("a blank entry that does not reach the end", position=position, expected=room, found=size)
+            yield Mark("this blank entry ends before the file does", position=position, expected=room, found=size)
 
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
@@ -452,7 +452,7 @@ def index_count(inspection: Inspection) -> Iterator[Mark]:
             return  # the header's own finding
         if count - 1 != inspection.memory["count"]:
             yield Mark(
-                "a count that is not that of the entries",
+                "the count in the header is not the number of entries",
                 position=INDEX_HEADER.at("index_count"),
                 size=4,
                 expected=inspection.memory["count"] + 1,

@@ -326,7 +326,7 @@ def bloom_key(files: Files) -> Iterator[Mark]:
         if denied:
             missing = dict.fromkeys(map(entries.key, denied))
             first, name = keys.text_of(next(iter(missing))), index.path.rpartition("/")[2]
-            yield Mark(f"{len(missing):,} keys of {name} are denied, the first {first}", path=path)
+            yield Mark(f"{len(missing):,} keys of {name} are not in this Bloom filter, the first {first}", path=path)
 
 
 def denied_ids(store: BlobStore, catalog: Catalog, number: int) -> NDArray[np.int64]:

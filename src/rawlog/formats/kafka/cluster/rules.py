@@ -134,7 +134,7 @@ def record(seen: Inspection) -> Iterator[Mark]:
         if control:
             continue
         if key is not None or not value:
-            yield Mark("a metadata record has a value and no key", position, offset=offset)
+            yield Mark("a metadata record must have a value and no key", position, offset=offset)
             continue
         try:
             decode_record(value)

@@ -618,7 +618,7 @@ class Salvage:
             size = slots[-1].address + slots[-1].size - slots[0].address
             self.report.add(
                 Action.LOST,
-                f"{counted(count, 'message')} of {slots[0].topic} queue {slots[0].queue_id} {where}, which the queue knows",
+                f"{counted(count, 'message')} of {slots[0].topic} queue {slots[0].queue_id} {where}: the queue lists them",
                 path if position is None else log,
                 start=position,
                 stop=None if position is None else position + size,
@@ -628,7 +628,7 @@ class Salvage:
         if not lost:
             for path, count in indexed_between(self.files, start, stop).items():
                 self.report.count("messages_lost", count)
-                what = f"{counted(count, 'message')} {where}, which the key index knows"
+                what = f"{counted(count, 'message')} {where}: the key index lists them"
                 self.report.add(Action.LOST, what, path)
                 lost[path] = []
         return bool(lost)
