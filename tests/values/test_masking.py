@@ -189,7 +189,7 @@ def test_a_restored_directory_has_masked_fields(tmp_path: Path) -> None:
     streets = {json.loads(row["value"])["street"] for row in rows if '"street"' in (row["value"] or "{")[:10]}
     assert streets
     assert all(len(one) == 32 for one in streets)
-    with pytest.raises(OptionError, match="--mask is missing"):
+    with pytest.raises(OptionError, match="--decode needs --mask"):
         rawlog.restore(CONFLUENT, tmp_path / "other", decode="value=auto")
 
 

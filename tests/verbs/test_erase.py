@@ -445,7 +445,7 @@ def test_records_are_erased_by_a_decoded_field(topic: str | None, name: str, tmp
     assert f"{CODES}.remains" in codes(data, path, data)
     with pytest.raises(OptionError, match="name their schemas with --schemas"):
         rawlog.verify(tmp_path / "out", certificate=path)
-    with pytest.raises(OptionError, match="--where is missing"):
+    with pytest.raises(OptionError, match="--decode needs --where"):
         rawlog.erase(data, tmp_path / "x", find="x", decode="value=auto")
 
 
