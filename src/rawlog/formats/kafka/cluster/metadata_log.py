@@ -34,6 +34,7 @@ from rawlog.formats.kafka.partition.segment_outline import PlainExtent
 from rawlog.formats.kafka.paths import (
     BOOTSTRAP,
     CHECKPOINT_FORMAT,
+    LARGEST_OFFSET,
     LOG_FORMAT,
     METADATA_DIRECTORY,
     METADATA_TOPIC,
@@ -649,7 +650,7 @@ class MetadataStore(Store):
         at = at or Moment()
         base = self._base(at)
         start = 0 if base is None else (snapshot_id(base.path) or (0, 0))[0]
-        last = (1 << 63) - 1
+        last = LARGEST_OFFSET
         if at != Moment():
             last = state.end_offset if at.offset is None else at.offset
         return Intervals((max(start, first), stop) for first, stop in self.missing if first <= last)
@@ -792,7 +793,7 @@ class MetadataStore(Store):
     def _replay(self, state: State, at: Moment, errors: str) -> bool:
         """Take in the log from the end of a state on; whether its epochs never fall."""
         start, epoch, rises = state.end_offset, state.epoch, True
-        last = at.offset if at.offset is not None else (1 << 63) - 1
+        last = at.offset if at.offset is not None else LARGEST_OFFSET
         replay = Replay(state)
         for rows in self.rows(self._from(start), errors):
             offsets, epochs = _array(rows.batch, "offset"), _array(rows.batch, "leader_epoch")

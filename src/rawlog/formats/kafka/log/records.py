@@ -639,7 +639,7 @@ def decode_legacy(
 ) -> Columns:
     """The wanted columns of all records in entries of magic 0 and 1, whose own checksums are right, in one piece.
 
-    As `reader.decode_columns`: CorruptError for the first frame that cannot be read, TooMuch where several hold too much.
+    As `decode_columns`: CorruptError for the first frame that cannot be read, TooMuch where several hold too much.
     """
     try:
         return join_slices(decode_legacy_slices(data, starts, stops, columns, head=head, limit=limit, total=total))
